@@ -1,0 +1,176 @@
+#include "arguments.hpp"
+
+#include <utility>
+#include <vector>
+
+namespace topas::python {
+
+namespace {
+
+[[noreturn]] void refuse_id(py::handle value, const std::string& name) {
+  PyErr_Clear();
+  throw IdError(name + ": must be a string or an integer of 64 bits, got " + shown(value));
+}
+
+template <class Failure>
+[[noreturn]] void refuse(py::handle value, const std::string& name, const char* wanted) {
+  PyErr_Clear();
+  throw Failure(name + ": must be " + wanted + ", got " + shown(value));
+}
+
+/// The integer, or false with or without a Python error set.
+bool read_integer(py::handle value, std::int64_t& out) {
+  if (PyBool_Check(value.ptr()) != 0 || PyIndex_Check(value.ptr()) == 0) {
+    return false;
+  }
+  const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
+  if (!number) {
+    return false;
+  }
+  out = PyLong_AsLongLong(number.ptr());
+  return PyErr_Occurred() == nullptr;
+}
+
+RedoModel to_redo_model(py::handle value) {
+  const std::pair<const char*, RedoModel> known[] = {
+      {"decode", RedoModel::decode}, {"prefill", RedoModel::prefill}, {"kept", RedoModel::kept}};
+  for (const auto& [name, model] : known) {
+    if (py::isinstance<py::str>(value) && value.equal(py::str(name))) {
+      return model;
+    }
+  }
+  refuse<ConfigError>(value, "redo_model", "'decode', 'prefill' or 'kept'");
+}
+
+std::uint64_t to_seed(py::handle value) {
+  if (PyBool_Check(value.ptr()) == 0 && PyIndex_Check(value.ptr()) != 0) {
+    const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
+    const auto seed = number ? PyLong_AsUnsignedLongLong(number.ptr()) : 0;
+    if (PyErr_Occurred() == nullptr) {
+      return seed;
+    }
+  }
+  refuse<ConfigError>(value, "seed", "an integer between 0 and 2**64 - 1");
+}
+
+StageSpec to_stage(py::handle stage) {
+  StageSpec out;
+  out.name = to_id(stage.attr("name"), "stage name");
+  const std::string prefix = "stage " + to_string(out.name) + ": ";
+  out.agent = to_id(stage.attr("agent"), prefix + "agent");
+  for (const auto predecessor : stage.attr("after")) {
+    out.after.push_back(to_id(predecessor, prefix + "after"));
+  }
+  out.service_s = to_real<WorkflowError>(stage.attr("service_s"), prefix + "service_s");
+  const py::object request_s = stage.attr("request_s");
+  out.request_s = request_s.is_none() ? out.service_s : to_real<WorkflowError>(request_s, prefix + "request_s");
+  return out;
+}
+
+}  // namespace
+
+std::string shown(py::handle value) {
+  std::string text;
+  try {
+    text = py::cast<std::string>(py::repr(value));
+  } catch (const std::exception&) {
+    text = std::string("a ") + Py_TYPE(value.ptr())->tp_name;
+  }
+  constexpr std::size_t most = 80;
+  return text.size() <= most ? text : text.substr(0, most) + "...";
+}
+
+template <class Failure>
+double to_real(py::handle value, const std::string& name) {
+  if (PyFloat_CheckExact(value.ptr()) != 0) {
+    return PyFloat_AS_DOUBLE(value.ptr());
+  }
+  if (PyBool_Check(value.ptr()) != 0) {
+    refuse<Failure>(value, name, "a number");
+  }
+  const double number = PyFloat_AsDouble(value.ptr());
+  if (number == -1.0 && PyErr_Occurred() != nullptr) {
+    refuse<Failure>(value, name, "a number");
+  }
+  return number;
+}
+
+template <class Failure>
+std::int64_t to_integer(py::handle value, const std::string& name) {
+  std::int64_t out = 0;
+  if (!read_integer(value, out)) {
+    refuse<Failure>(value, name, "an integer of 64 bits");
+  }
+  return out;
+}
+
+template <class Failure>
+bool to_bool(py::handle value, const std::string& name) {
+  if (PyBool_Check(value.ptr()) == 0) {
+    refuse<Failure>(value, name, "True or False");
+  }
+  return value.ptr() == Py_True;
+}
+
+template double to_real<ArgumentError>(py::handle, const std::string&);
+template double to_real<ConfigError>(py::handle, const std::string&);
+template double to_real<SnapshotError>(py::handle, const std::string&);
+template std::int64_t to_integer<ArgumentError>(py::handle, const std::string&);
+template std::int64_t to_integer<SnapshotError>(py::handle, const std::string&);
+template bool to_bool<SnapshotError>(py::handle, const std::string&);
+
+Id to_id(py::handle value, const std::string& name) {
+  if (PyUnicode_Check(value.ptr()) != 0) {
+    Py_ssize_t size = 0;
+    const char* text = PyUnicode_AsUTF8AndSize(value.ptr(), &size);
+    if (text == nullptr) {
+      refuse_id(value, name);
+    }
+    return std::string(text, static_cast<std::size_t>(size));
+  }
+  std::int64_t number = 0;
+  if (!read_integer(value, number)) {
+    refuse_id(value, name);
+  }
+  return number;
+}
+
+Config to_config(py::handle config) {
+  const auto integer = [config](const char* name) { return to_integer<ConfigError>(config.attr(name), name); };
+  const auto real = [config](const char* name) { return to_real<ConfigError>(config.attr(name), name); };
+  const auto flag = [config](const char* name) { return to_bool<ConfigError>(config.attr(name), name); };
+  Config out;
+  out.kv_capacity_tokens = integer("kv_capacity_tokens");
+  out.kv_bytes_per_token = real("kv_bytes_per_token");
+  out.swap_bytes_per_s = real("swap_bytes_per_s");
+  out.decode_s_per_token = real("decode_s_per_token");
+  out.prefill_fixed_s = real("prefill_fixed_s");
+  out.prefill_s_per_token = real("prefill_s_per_token");
+  out.enumerate_max_agents = integer("enumerate_max_agents");
+  out.action_cap = integer("action_cap");
+  out.max_running_requests = integer("max_running_requests");
+  out.reuse_weight = real("reuse_weight");
+  out.age_weight = real("age_weight");
+  if (const py::object scale = config.attr("age_scale_s"); !scale.is_none()) {
+    out.age_scale_s = to_real<ConfigError>(scale, "age_scale_s");
+  }
+  out.exact_limit = integer("exact_limit");
+  out.samples = integer("samples");
+  out.seed = to_seed(config.attr("seed"));
+  out.count_running = flag("count_running");
+  out.age_credit = flag("age_credit");
+  out.redo_weight = real("redo_weight");
+  out.redo_model = to_redo_model(config.attr("redo_model"));
+  out.validate();
+  return out;
+}
+
+Workflow to_workflow(py::handle workflow) {
+  std::vector<StageSpec> stages;
+  for (const auto stage : workflow.attr("stages")) {
+    stages.push_back(to_stage(stage));
+  }
+  return {to_id(workflow.attr("name"), "workflow name"), std::move(stages)};
+}
+
+}  // namespace topas::python

@@ -1,0 +1,55 @@
+// Settings of a decision, SPEC sections 1 to 6. Units: seconds, KV tokens, bytes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace topas {
+
+/// What redoing a preempted request costs (SPEC section 3).
+enum class RedoModel : std::uint8_t {
+  decode,   ///< its generated tokens are decoded again
+  prefill,  ///< its input and generated tokens are prefilled again
+  kept,     ///< nothing: its KV survives
+};
+
+/// The values given here are those of the preset `default`; `Config::paper()` is the published score.
+struct Config {
+  std::int64_t kv_capacity_tokens = 0;
+  double kv_bytes_per_token = 0.0;
+  double swap_bytes_per_s = 0.0;
+  double decode_s_per_token = 0.0;
+  double prefill_fixed_s = 0.0;
+  double prefill_s_per_token = 0.0;
+  std::int64_t enumerate_max_agents = 8;  ///< M; 0: always the greedy search
+  std::int64_t action_cap = 0;            ///< K; 0: no cap
+  std::int64_t max_running_requests = 0;  ///< 0: no limit
+  double reuse_weight = 1.0;              ///< beta
+  double age_weight = 1.0;                ///< rho
+  std::optional<double> age_scale_s;      ///< H_age; empty: estimated
+  std::int64_t exact_limit = 4096;
+  std::int64_t samples = 128;
+  std::uint64_t seed = 0;
+  bool count_running = true;
+  bool age_credit = true;
+  double redo_weight = 3.0;  ///< kappa
+  RedoModel redo_model = RedoModel::decode;
+
+  [[nodiscard]] static Config paper() {
+    Config config;
+    config.count_running = false;
+    config.age_credit = false;
+    config.redo_weight = 1.0;
+    return config;
+  }
+
+  /// T_prefill(tokens), seconds.
+  [[nodiscard]] double prefill_s(std::int64_t tokens) const {
+    return prefill_fixed_s + prefill_s_per_token * static_cast<double>(tokens);
+  }
+
+  /// Throws ConfigError naming the first field that is out of range.
+  void validate() const;
+};
+
+}  // namespace topas

@@ -1,0 +1,93 @@
+#include "draws.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "random.hpp"
+
+namespace topas::detail {
+
+namespace {
+
+/// Distinct values with their probabilities.
+struct Distribution {
+  std::vector<double> values;
+  std::vector<double> weights;
+};
+
+Distribution distinct(const std::vector<double>& support) {
+  Distribution out;
+  std::size_t count = 0;
+  for (std::size_t at = 0; at < support.size(); ++at) {
+    ++count;
+    if (at + 1 == support.size() || support[at + 1] != support[at]) {
+      out.values.push_back(support[at]);
+      out.weights.push_back(static_cast<double>(count) / static_cast<double>(support.size()));
+      count = 0;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+Outcomes enumerate_outcomes(const std::vector<std::vector<double>>& supports, std::size_t limit) {
+  std::vector<Distribution> stages;
+  std::size_t count = 1;
+  for (const auto& support : supports) {
+    stages.push_back(distinct(support));
+    if (stages.back().values.size() > limit / count) {
+      return {};
+    }
+    count *= stages.back().values.size();
+  }
+  Outcomes out{Rows(stages.size(), count), {}, 1.0};
+  out.weights.assign(out.residual.columns(), 0.0);
+  std::fill_n(out.weights.begin(), count, 1.0);
+  std::size_t period = 1;  // how long one value of this stage is held
+  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+    const auto& [values, weights] = stages[stage];
+    double* row = out.residual[stage];
+    for (std::size_t outcome = 0; outcome < count; ++outcome) {
+      const std::size_t digit = outcome / period % values.size();
+      row[outcome] = values[digit];
+      out.weights[outcome] *= weights[digit];
+    }
+    period *= values.size();
+  }
+  return out;
+}
+
+Outcomes draw_outcomes(const std::vector<std::vector<double>>& supports, std::span<const std::uint64_t> streams,
+                       std::size_t count) {
+  Outcomes out{Rows(supports.size(), count), {}, static_cast<double>(count)};
+  out.weights.assign(out.residual.columns(), 0.0);
+  std::fill_n(out.weights.begin(), count, 1.0);
+  std::vector<std::uint32_t> strata(count);
+  for (std::size_t stage = 0; stage < supports.size(); ++stage) {
+    const auto& support = supports[stage];
+    double* row = out.residual[stage];
+    if (support.size() == 1) {
+      std::fill_n(row, count, support.front());
+      continue;
+    }
+    SplitMix64 random(streams[stage]);
+    std::iota(strata.begin(), strata.end(), 0U);
+    for (auto last = static_cast<std::uint32_t>(count); last > 1; --last) {
+      std::swap(strata[last - 1], strata[random.below(last)]);
+    }
+    const auto size = static_cast<double>(support.size());
+    for (std::size_t draw = 0; draw < count; ++draw) {
+      const double position = (strata[draw] + random.unit()) * size / static_cast<double>(count);
+      row[draw] = support[std::min(static_cast<std::size_t>(position), support.size() - 1)];
+    }
+  }
+  return out;
+}
+
+std::uint64_t draw_stream(std::uint64_t seed, std::uint64_t task_hash, std::uint32_t stage) noexcept {
+  return mix(mix(mix(seed) ^ task_hash) ^ stage);
+}
+
+}  // namespace topas::detail

@@ -1,0 +1,91 @@
+// GreedyPack: the best allocation under one prefix set (SPEC section 4).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "instance.hpp"
+#include "score.hpp"
+
+namespace topas::detail {
+
+/// The best allocation that one prefix set admits. `admitted` counts into GreedyPack::admissions().
+struct Allocation {
+  bool feasible = false;
+  double score = 0.0;
+  std::uint32_t admitted = 0;
+  std::uint32_t kept = 0;       ///< running requests that stay
+  std::uint32_t preempted = 0;
+  Terms terms;
+
+  [[nodiscard]] bool empty() const noexcept { return kept + admitted == 0; }
+};
+
+struct Admission {
+  std::uint32_t request = 0;  ///< index into Instance::waiting
+  double gain = 0.0;          ///< g * marginal, seconds
+};
+
+/// Its buffers are reused from set to set: packing a set allocates nothing once they have grown.
+class GreedyPack {
+ public:
+  explicit GreedyPack(const Instance& instance);
+
+  /// `members`: ascending indexes of active agents.
+  [[nodiscard]] Allocation pack(std::span<const std::uint32_t> members);
+
+  /// Every admission tried by the last pack(), in order; its allocation is the first `admitted` of them.
+  [[nodiscard]] std::span<const Admission> admissions() const noexcept { return admissions_; }
+
+  /// g * marginal of a waiting request after the first `admitted` admissions of the last pack(), seconds.
+  [[nodiscard]] double gain_after(std::uint32_t request, std::uint32_t admitted);
+
+  /// Free tokens and slots of the last pack() after its first `admitted` admissions.
+  [[nodiscard]] std::int64_t room_after(std::uint32_t admitted) const;
+  [[nodiscard]] std::int64_t slots_after(std::uint32_t admitted) const noexcept { return first_slots_ - admitted; }
+
+ private:
+  struct Option {
+    std::uint32_t request = 0;
+    double gain = 0.0;
+    double density = 0.0;  ///< gain for each token of its reservation
+  };
+  struct Emission {
+    std::uint32_t admitted = 0;
+    Terms terms;
+  };
+
+  [[nodiscard]] bool start(std::span<const std::uint32_t> members, Allocation& out);
+  [[nodiscard]] bool cover(std::span<const std::uint32_t> members);
+  void reset_completions();
+  void collect_options(std::span<const std::uint32_t> members);
+  [[nodiscard]] bool fits(const RequestView& request) const noexcept;
+  [[nodiscard]] std::size_t best_option() const;
+  [[nodiscard]] bool precedes(const Option& left, const Option& right) const;
+  void admit(std::size_t option);
+  void refresh_task(std::uint32_t task);
+  [[nodiscard]] Option option_of(std::uint32_t request);
+  [[nodiscard]] std::span<std::uint64_t> completions(const TaskView& task) noexcept {
+    return {completions_.data() + task.first_word, task.words};
+  }
+  void choose_emission(Allocation& out) const;
+
+  const Instance& instance_;
+  Score score_;
+  PathScratch scratch_;
+  std::vector<std::uint8_t> inside_;        // of each agent: in the set
+  std::vector<std::uint8_t> uncovered_;     // of each agent: in the set, without a request so far
+  std::int64_t uncovered_count_ = 0;
+  std::int64_t uncovered_kv_ = 0;           // reserved for them
+  std::int64_t room_ = 0, first_room_ = 0;
+  std::int64_t slots_ = 0, first_slots_ = 0;
+  std::vector<std::uint64_t> completions_;  // hypothetical completions of each task
+  std::vector<std::uint32_t> represented_;  // of each task: how many of its requests are admitted
+  std::vector<Option> options_;             // waiting requests of the set that are not admitted
+  std::vector<std::uint32_t> option_at_;    // of each waiting request: its place in options_
+  std::vector<Admission> admissions_;
+  std::vector<Emission> emissions_;
+};
+
+}  // namespace topas::detail

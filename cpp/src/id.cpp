@@ -1,0 +1,33 @@
+#include "topas/id.hpp"
+
+#include "random.hpp"
+
+namespace topas {
+
+namespace {
+
+std::uint64_t fnv1a(const std::string& text) noexcept {
+  std::uint64_t hash = 0xcbf29ce484222325ULL;
+  for (const char letter : text) {
+    hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3ULL;
+  }
+  return hash;
+}
+
+}  // namespace
+
+std::string to_string(const Id& id) {
+  if (const auto* number = std::get_if<std::int64_t>(&id.value())) {
+    return std::to_string(*number);
+  }
+  return "'" + std::get<std::string>(id.value()) + "'";
+}
+
+std::uint64_t stable_hash(const Id& id) noexcept {
+  if (const auto* number = std::get_if<std::int64_t>(&id.value())) {
+    return detail::mix(static_cast<std::uint64_t>(*number));
+  }
+  return detail::mix(~fnv1a(*std::get_if<std::string>(&id.value())));
+}
+
+}  // namespace topas

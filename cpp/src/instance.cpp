@@ -1,0 +1,96 @@
+#include "instance.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace topas::detail {
+
+namespace {
+
+/// Groups of equal keys: `out` receives the indexes of `requests` by task, and each task its range in `out`.
+void group_by_task(const std::vector<RequestView>& requests, std::vector<TaskView>& tasks, Range TaskView::*range,
+                   std::vector<std::uint32_t>& out) {
+  for (auto& task : tasks) {
+    task.*range = {};
+  }
+  for (const auto& request : requests) {
+    ++(tasks[request.task].*range).end;
+  }
+  std::uint32_t begin = 0;
+  for (auto& task : tasks) {
+    const std::uint32_t size = (task.*range).end;
+    task.*range = {begin, begin};
+    begin += size;
+  }
+  out.resize(requests.size());
+  for (std::uint32_t at = 0; at < requests.size(); ++at) {
+    out[(tasks[requests[at].task].*range).end++] = at;
+  }
+}
+
+void group_by_agent(const std::vector<RequestView>& requests, std::vector<AgentView>& agents,
+                    Range AgentView::*range) {
+  for (std::uint32_t at = 0; at < requests.size(); ++at) {
+    Range& group = agents[requests[at].agent].*range;
+    if (group.size() == 0) {
+      group.begin = at;
+    }
+    group.end = at + 1;
+  }
+}
+
+}  // namespace
+
+void Instance::index() {
+  group_by_agent(waiting, agents, &AgentView::waiting);
+  group_by_agent(running, agents, &AgentView::running);
+  group_by_task(waiting, tasks, &TaskView::waiting, waiting_of_tasks);
+  group_by_task(running, tasks, &TaskView::running, running_of_tasks);
+  words = 0;
+  for (auto& task : tasks) {
+    task.first_word = words;
+    task.words = static_cast<std::uint32_t>(task.model->words());
+    words += task.words;
+  }
+  resident_tokens = idle_resident_tokens;
+  for (auto& agent : agents) {
+    resident_tokens += agent.resident ? agent.prefix_tokens : 0;
+    agent.reuse = config->reuse_weight * (static_cast<double>(agent.next_stages) *
+                                          (seconds_per_token_moved() * static_cast<double>(agent.prefix_tokens)));
+    agent.least_waiting_kv = std::numeric_limits<std::int64_t>::max();
+    for (auto at = agent.waiting.begin; at < agent.waiting.end; ++at) {
+      agent.least_waiting_kv = std::min(agent.least_waiting_kv, waiting[at].kv_tokens);
+    }
+    for (auto at = agent.running.begin; at < agent.running.end; ++at) {
+      agent.running_kv += running[at].kv_tokens;
+      agent.redo += running[at].redo;
+      agent.revoke += running[at].revoke;
+    }
+  }
+}
+
+double age_factor(const Config& config, double age_scale_s, double now, double arrival) noexcept {
+  if (config.age_weight == 0.0 || age_scale_s <= 0.0) {
+    return 1.0;
+  }
+  return 1.0 + config.age_weight * std::max(now - arrival, 0.0) / age_scale_s;
+}
+
+double redo_cost(const Config& config, std::int64_t input_tokens, std::int64_t generated_tokens) noexcept {
+  switch (config.redo_model) {
+    case RedoModel::decode:
+      return config.redo_weight * (config.decode_s_per_token * static_cast<double>(generated_tokens));
+    case RedoModel::prefill:
+      return config.redo_weight * config.prefill_s(input_tokens + generated_tokens);
+    case RedoModel::kept:
+      break;
+  }
+  return 0.0;
+}
+
+double revoke_cost(const Config& config, double credit, double age_factor_now,
+                   double age_factor_at_admission) noexcept {
+  return config.age_credit ? credit * std::max(1.0, age_factor_now / age_factor_at_admission) : credit;
+}
+
+}  // namespace topas::detail

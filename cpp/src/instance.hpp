@@ -1,0 +1,94 @@
+// One decision's input, made dense: ids become indexes whose order is the order of the ids.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "task_model.hpp"
+#include "topas/config.hpp"
+#include "topas/id.hpp"
+
+namespace topas::detail {
+
+struct Range {
+  std::uint32_t begin = 0;
+  std::uint32_t end = 0;
+  [[nodiscard]] std::uint32_t size() const noexcept { return end - begin; }
+};
+
+/// An agent with waiting or running requests.
+struct AgentView {
+  const Id* id = nullptr;
+  std::int64_t prefix_tokens = 0;
+  bool resident = false;
+  std::int64_t next_stages = 0;  ///< n_a: stages about to become ready (SPEC section 3, J_reuse)
+  // The rest is filled in by Instance::index().
+  Range waiting{}, running{};        ///< into Instance::waiting and Instance::running
+  std::int64_t least_waiting_kv = 0; ///< smallest reservation among the waiting requests
+  std::int64_t running_kv = 0;
+  double reuse = 0.0;   ///< share of J_reuse when it is in R', unweighted seconds times beta
+  double redo = 0.0;    ///< J_redo when its running requests are preempted
+  double revoke = 0.0;  ///< J_revoke likewise
+};
+
+struct RequestView {
+  const Id* id = nullptr;
+  std::uint32_t agent = 0;
+  std::uint32_t task = 0;
+  std::uint32_t bit = 0;  ///< place in the task's completion sets
+  std::int64_t kv_tokens = 0;
+  double redo = 0.0;    ///< running only
+  double revoke = 0.0;  ///< running only
+};
+
+struct TaskView {
+  const Id* id = nullptr;
+  double arrival = 0.0;
+  double age_factor = 1.0;  ///< g
+  const TaskModel* model = nullptr;
+  // The rest is filled in by Instance::index().
+  std::uint32_t first_word = 0;  ///< into buffers of completion sets
+  std::uint32_t words = 0;
+  Range waiting{};  ///< into Instance::waiting_of_tasks
+  Range running{};  ///< into Instance::running_of_tasks
+};
+
+/// Fill in `config`, `agents`, `tasks`, `waiting`, `running` and the idle residents, then call index().
+struct Instance {
+  const Config* config = nullptr;
+  std::vector<AgentView> agents;     ///< ascending ids
+  std::vector<TaskView> tasks;       ///< any order
+  std::vector<RequestView> waiting;  ///< by (agent, id)
+  std::vector<RequestView> running;  ///< by (agent, id)
+  std::int64_t idle_resident_tokens = 0;  ///< prefixes of resident agents that have no request
+  std::vector<const Id*> idle_residents;
+
+  // Filled in by index().
+  std::vector<std::uint32_t> waiting_of_tasks;  ///< indexes into `waiting`, grouped by task
+  std::vector<std::uint32_t> running_of_tasks;  ///< indexes into `running`, grouped by task
+  std::uint32_t words = 0;                      ///< of all completion sets together
+  std::int64_t resident_tokens = 0;             ///< of all resident prefixes, idle ones too
+
+  void index();
+  [[nodiscard]] double seconds_per_token_moved() const noexcept {
+    return config->kv_bytes_per_token / config->swap_bytes_per_s;
+  }
+  /// Whether the request can never be served: prefix and reservation exceed the capacity.
+  [[nodiscard]] bool never_fits(const RequestView& request) const noexcept {
+    return agents[request.agent].prefix_tokens + request.kv_tokens > config->kv_capacity_tokens;
+  }
+};
+
+/// g = 1 + rho * max(now - arrival, 0) / H_age; 1 when ageing is off or its scale unknown.
+[[nodiscard]] double age_factor(const Config& config, double age_scale_s, double now, double arrival) noexcept;
+
+/// What preempting a running request costs (SPEC section 3): work to be done again, weighted.
+[[nodiscard]] double redo_cost(const Config& config, std::int64_t input_tokens,
+                               std::int64_t generated_tokens) noexcept;
+
+/// What its stored credit is revoked at (SPEC sections 3 and 6).
+[[nodiscard]] double revoke_cost(const Config& config, double credit, double age_factor_now,
+                                 double age_factor_at_admission) noexcept;
+
+}  // namespace topas::detail

@@ -1,0 +1,53 @@
+// What is known of the service of one agent-stage pair (SPEC section 2).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace topas::detail {
+
+/// The latest `kWindow` values, and an order-independent view of them.
+class Window {
+ public:
+  static constexpr std::size_t kWindow = 256;
+
+  void add(double value);
+  [[nodiscard]] bool empty() const noexcept { return sorted_.empty(); }
+  [[nodiscard]] std::span<const double> sorted() const noexcept { return sorted_; }
+  [[nodiscard]] double mean() const noexcept { return mean_; }
+
+ private:
+  std::vector<double> latest_;  // a ring once it is full
+  std::vector<double> sorted_;
+  std::size_t oldest_ = 0;
+  double mean_ = 0.0;
+};
+
+/// Totals and request services of one stage of a workflow, and the points that stand for them before any is observed.
+class Profile {
+ public:
+  Profile(double profiled_total_s, double profiled_request_s)
+      : profiled_total_s_(profiled_total_s), profiled_request_s_(profiled_request_s) {}
+
+  void record_request(double service_s);
+  void record_total(double service_s);
+
+  [[nodiscard]] std::span<const double> sorted_totals() const noexcept;
+  /// d-bar: mean observed service of one request, else the profiled one.
+  [[nodiscard]] double request_s() const noexcept { return requests_.empty() ? profiled_request_s_ : requests_.mean(); }
+  [[nodiscard]] bool has_requests() const noexcept { return !requests_.empty(); }
+  [[nodiscard]] std::size_t samples() const noexcept { return totals_.sorted().size(); }
+  /// Changes whenever anything above does.
+  [[nodiscard]] std::uint64_t version() const noexcept { return version_; }
+
+ private:
+  double profiled_total_s_;
+  double profiled_request_s_;
+  Window totals_;
+  Window requests_;
+  std::uint64_t version_ = 0;
+};
+
+}  // namespace topas::detail

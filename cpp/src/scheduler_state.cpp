@@ -1,0 +1,150 @@
+#include "scheduler_state.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "text.hpp"
+
+namespace topas {
+
+using detail::Agent;
+using detail::Request;
+using detail::StageStatus;
+using detail::StoredCredit;
+using detail::Task;
+using detail::text;
+using detail::WorkflowEntry;
+
+namespace {
+
+constexpr double kServiceWeight = 0.1;  // of the latest task in H_age
+
+void insert_by_id(std::vector<Request*>& list, Request* request) {
+  const auto before = [](const Request* left, const Id& id) { return left->id < id; };
+  list.insert(std::lower_bound(list.begin(), list.end(), request->id, before), request);
+}
+
+void erase_by_id(std::vector<Request*>& list, const Request* request) {
+  const auto before = [](const Request* left, const Id& id) { return left->id < id; };
+  list.erase(std::lower_bound(list.begin(), list.end(), request->id, before));
+}
+
+template <class Table>
+auto& find(Table& table, const Id& id, const char* kind) {
+  const auto found = table.find(id);
+  if (found == table.end()) {
+    throw UnknownId(text(kind, " ", to_string(id), " is not known"));
+  }
+  return found->second;
+}
+
+}  // namespace
+
+Agent& Scheduler::State::agent(const Id& id) { return find(agents, id, "agent"); }
+WorkflowEntry& Scheduler::State::workflow(const Id& name) { return find(workflows, name, "workflow"); }
+Task& Scheduler::State::task(const Id& id) { return *find(tasks, id, "task"); }
+Request& Scheduler::State::request(const Id& id) { return *find(requests, id, "request"); }
+
+void Scheduler::State::check_clock(double now) const {
+  if (!std::isfinite(now)) {
+    throw ArgumentError(text("now: must be finite, got ", now));
+  }
+  if (clock_set && now < clock) {
+    throw StateError(text("now: the clock went back from ", clock, " to ", now));
+  }
+}
+
+void Scheduler::State::touch(double now) {
+  clock = now;
+  clock_set = true;
+  ++version;
+}
+
+double Scheduler::State::age_scale_s() const {
+  if (config.age_scale_s.has_value()) {
+    return *config.age_scale_s;
+  }
+  if (mean_task_service_s.has_value()) {
+    return *mean_task_service_s;
+  }
+  double sum = 0.0;
+  for (const auto& [name, entry] : workflows) {
+    sum += entry.workflow.critical_path_s();
+  }
+  return workflows.empty() ? 0.0 : sum / static_cast<double>(workflows.size());
+}
+
+void Scheduler::State::insert(Request& request) {
+  insert_by_id(request.agent->waiting, &request);
+  insert_by_id(request.task->requests, &request);
+  ++request.task->stages[request.stage].live;
+  ++request.task->version;
+}
+
+void Scheduler::State::start(Request& request, const StoredCredit& credit) {
+  erase_by_id(request.agent->waiting, &request);
+  insert_by_id(request.agent->running, &request);
+  request.running = true;
+  request.credit = credit;
+  ++request.task->stages[request.stage].running;
+}
+
+void Scheduler::State::stop(Request& request) {
+  erase_by_id(request.agent->running, &request);
+  insert_by_id(request.agent->waiting, &request);
+  request.running = false;
+  request.credit.reset();
+  --request.task->stages[request.stage].running;
+}
+
+void Scheduler::State::remove(Request& request) {
+  Task& task = *request.task;
+  auto& stage = task.stages[request.stage];
+  erase_by_id(request.running ? request.agent->running : request.agent->waiting, &request);
+  erase_by_id(task.requests, &request);
+  stage.running -= request.running ? 1 : 0;
+  --stage.live;
+  ++task.version;
+  requests.erase(requests.find(request.id));
+}
+
+void Scheduler::State::finish_stage(Task& task, std::uint32_t stage, StageStatus status) {
+  task.stages[stage].status = status;
+  --task.open;
+  ++task.version;
+}
+
+/// Skips the stages behind `from` that only skipped stages lead to.
+void Scheduler::State::skip_orphans(Task& task, std::uint32_t from) {
+  const StageGraph& graph = task.workflow->workflow.graph();
+  std::vector<std::uint32_t> skipped{from};
+  while (!skipped.empty()) {
+    const std::uint32_t stage = skipped.back();
+    skipped.pop_back();
+    for (const auto next : graph.successors(stage)) {
+      const auto before = graph.predecessors(next);
+      const bool orphan = std::all_of(before.begin(), before.end(), [&task](auto predecessor) {
+        return task.stages[predecessor].status == StageStatus::skipped;
+      });
+      if (orphan && task.stages[next].status == StageStatus::open) {
+        finish_stage(task, next, StageStatus::skipped);
+        skipped.push_back(next);
+      }
+    }
+  }
+}
+
+void Scheduler::State::end_task(Task& task, bool completed) {
+  while (!task.requests.empty()) {
+    remove(*task.requests.back());
+  }
+  if (completed && task.service_s > 0.0) {
+    mean_task_service_s = mean_task_service_s.has_value()
+                              ? (1.0 - kServiceWeight) * *mean_task_service_s + kServiceWeight * task.service_s
+                              : task.service_s;
+  }
+  --task.workflow->tasks;
+  tasks.erase(tasks.find(task.id));
+}
+
+}  // namespace topas

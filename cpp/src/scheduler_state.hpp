@@ -1,0 +1,132 @@
+// The tables of the incremental door.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "instance.hpp"
+#include "profile.hpp"
+#include "task_model.hpp"
+#include "topas/error.hpp"
+#include "topas/scheduler.hpp"
+
+namespace topas::detail {
+
+struct Request;
+
+struct Agent {
+  Id id;
+  std::int64_t prefix_tokens = 0;
+  bool resident = false;
+  std::int64_t stages = 0;         ///< stages of registered workflows that name it
+  std::vector<Request*> waiting{};  ///< ascending id
+  std::vector<Request*> running{};  ///< ascending id
+  mutable std::int64_t next_stages = 0;  ///< scratch of a decision
+
+  [[nodiscard]] bool active() const noexcept { return !waiting.empty() || !running.empty(); }
+};
+
+struct WorkflowEntry {
+  Workflow workflow;
+  std::vector<Profile> profiles;  ///< of each stage
+  std::vector<Agent*> agents;     ///< of each stage
+  std::int64_t tasks = 0;
+};
+
+enum class StageStatus : std::uint8_t { open, completed, skipped };
+
+struct Stage {
+  StageStatus status = StageStatus::open;
+  double service_s = 0.0;        ///< e
+  std::int64_t completed = 0;    ///< finished requests
+  std::int64_t live = 0;         ///< waiting and running requests
+  std::int64_t running = 0;
+  mutable std::uint64_t seen = 0;  ///< scratch of a decision
+};
+
+struct Task {
+  Id id;
+  double arrival = 0.0;
+  WorkflowEntry* workflow = nullptr;
+  std::vector<Stage> stages;
+  std::size_t open = 0;            ///< stages neither completed nor skipped
+  double service_s = 0.0;          ///< LLM service of all its finished requests
+  std::vector<Request*> requests;  ///< ascending id
+  std::uint64_t version = 0;       ///< changes with every event that touches it
+
+  // What decisions remember, and their scratch.
+  mutable std::optional<TaskModel> model;
+  mutable std::uint64_t model_stamp = 0;
+  mutable std::uint64_t seen = 0;
+  mutable std::uint32_t slot = 0;
+};
+
+struct StoredCredit {
+  double value = 0.0;
+  double age_factor = 1.0;
+};
+
+struct Request {
+  Id id;
+  Task* task = nullptr;
+  Agent* agent = nullptr;
+  std::uint32_t stage = 0;
+  std::int64_t input_tokens = 0;
+  std::int64_t kv_tokens = 0;
+  std::int64_t max_new_tokens = 0;
+  std::int64_t generated_tokens = 0;
+  bool running = false;
+  std::optional<StoredCredit> credit;  ///< while it runs
+};
+
+}  // namespace topas::detail
+
+namespace topas {
+
+struct Scheduler::State {
+  explicit State(Config settings) : config(settings) { config.validate(); }
+
+  Config config;
+  double clock = 0.0;
+  bool clock_set = false;
+  std::uint64_t version = 1;  ///< changes with everything that can change a decision
+  std::map<Id, detail::Agent> agents;
+  std::map<Id, detail::WorkflowEntry> workflows;
+  std::unordered_map<Id, std::unique_ptr<detail::Task>, IdHash> tasks;
+  std::unordered_map<Id, std::unique_ptr<detail::Request>, IdHash> requests;
+  std::optional<double> mean_task_service_s;  ///< exponentially weighted, of finished tasks
+  std::uint64_t config_version = 0;
+  mutable std::uint64_t decisions = 0;  ///< marks the scratch of a decision
+
+  // Look-ups; they throw UnknownId.
+  [[nodiscard]] detail::Agent& agent(const Id& id);
+  [[nodiscard]] detail::WorkflowEntry& workflow(const Id& name);
+  [[nodiscard]] detail::Task& task(const Id& id);
+  [[nodiscard]] detail::Request& request(const Id& id);
+
+  /// Throws ArgumentError or StateError when `now` is not finite or before the last event.
+  void check_clock(double now) const;
+  /// An event has happened: the clock stands at `now` and earlier decisions are stale.
+  void touch(double now);
+  [[nodiscard]] double age_scale_s() const;
+
+  // Changes; they cannot fail.
+  void insert(detail::Request& request);
+  void start(detail::Request& request, const detail::StoredCredit& credit);
+  void stop(detail::Request& request);
+  void remove(detail::Request& request);
+  void finish_stage(detail::Task& task, std::uint32_t stage, detail::StageStatus status);
+  void skip_orphans(detail::Task& task, std::uint32_t from);
+  void end_task(detail::Task& task, bool completed);
+
+  // Views.
+  [[nodiscard]] double expected_service_s(const detail::Request& request) const;
+  [[nodiscard]] const detail::TaskModel& model_of(const detail::Task& task) const;
+  void fill(detail::Instance& instance, double now) const;
+};
+
+}  // namespace topas

@@ -1,0 +1,199 @@
+// What the incremental door shows: decisions, snapshots, gauges.
+#include <algorithm>
+
+#include "scheduler_state.hpp"
+#include "solve.hpp"
+
+namespace topas {
+
+using detail::Agent;
+using detail::Instance;
+using detail::Request;
+using detail::RequestView;
+using detail::StageStatus;
+using detail::Task;
+using detail::TaskModel;
+
+namespace {
+
+/// Adds one to n_a of each stage that is about to become ready behind a running one (SPEC section 3).
+void count_next_stages(const Request& running, std::uint64_t mark) {
+  const Task& task = *running.task;
+  if (task.stages[running.stage].seen == mark) {
+    return;  // another running request of the stage has counted them
+  }
+  task.stages[running.stage].seen = mark;
+  const StageGraph& graph = task.workflow->workflow.graph();
+  for (const auto next : graph.successors(running.stage)) {
+    const auto before = graph.predecessors(next);
+    const auto open = [&task](auto stage) { return task.stages[stage].status == StageStatus::open; };
+    const auto& stage = task.stages[next];
+    if (stage.status == StageStatus::open && stage.running == 0 &&
+        std::count_if(before.begin(), before.end(), open) == 1) {
+      ++task.workflow->agents[next]->next_stages;
+    }
+  }
+}
+
+}  // namespace
+
+double Scheduler::State::expected_service_s(const Request& request) const {
+  const auto& profile = request.task->workflow->profiles[request.stage];
+  if (profile.has_requests()) {
+    return profile.request_s();
+  }
+  return config.prefill_s(request.input_tokens) +
+         config.decode_s_per_token * static_cast<double>(request.max_new_tokens);
+}
+
+/// Kept until an event touches the task, a profile of its workflow or the settings.
+const TaskModel& Scheduler::State::model_of(const Task& task) const {
+  std::uint64_t stamp = task.version + config_version + 1;
+  for (const auto& profile : task.workflow->profiles) {
+    stamp += profile.version();  // every summand only grows, so the sum changes whenever one does
+  }
+  if (task.model.has_value() && task.model_stamp == stamp) {
+    return *task.model;
+  }
+  std::vector<detail::StageOutlook> stages;
+  for (std::size_t at = 0; at < task.stages.size(); ++at) {
+    const auto& profile = task.workflow->profiles[at];
+    stages.push_back({task.stages[at].status != StageStatus::open, profile.sorted_totals(),
+                      task.stages[at].service_s, profile.request_s()});
+  }
+  std::vector<detail::RequestOutlook> outlooks;
+  for (const auto* request : task.requests) {
+    outlooks.push_back({request->stage, expected_service_s(*request)});
+  }
+  task.model.emplace(config, task.id, task.workflow->workflow.graph(), stages, outlooks,
+                     TaskModel::Scope::blocks_of_requests);
+  task.model_stamp = stamp;
+  return *task.model;
+}
+
+void Scheduler::State::fill(Instance& instance, double now) const {
+  const std::uint64_t mark = ++decisions;
+  const double scale = age_scale_s();
+  instance.config = &config;
+  const auto view_of = [&](const Request& request, std::uint32_t agent) {
+    const Task& task = *request.task;
+    if (task.seen != mark) {
+      task.seen = mark;
+      task.slot = static_cast<std::uint32_t>(instance.tasks.size());
+      instance.tasks.push_back(
+          {&task.id, task.arrival, detail::age_factor(config, scale, now, task.arrival), &model_of(task)});
+    }
+    const auto by_id = [](const Request* left, const Id& id) { return left->id < id; };
+    const auto bit = std::lower_bound(task.requests.begin(), task.requests.end(), request.id, by_id);
+    return RequestView{&request.id, agent, task.slot, static_cast<std::uint32_t>(bit - task.requests.begin()),
+                       request.kv_tokens};
+  };
+  for (const auto& [id, agent] : agents) {
+    agent.next_stages = 0;
+  }
+  for (const auto& [id, agent] : agents) {
+    if (!agent.active()) {
+      if (agent.resident) {
+        instance.idle_resident_tokens += agent.prefix_tokens;
+        instance.idle_residents.push_back(&id);
+      }
+      continue;
+    }
+    const auto index = static_cast<std::uint32_t>(instance.agents.size());
+    instance.agents.push_back({&id, agent.prefix_tokens, agent.resident});
+    for (const auto* request : agent.waiting) {
+      instance.waiting.push_back(view_of(*request, index));
+    }
+    for (const auto* request : agent.running) {
+      RequestView view = view_of(*request, index);
+      const double factor = instance.tasks[view.task].age_factor;
+      view.redo = detail::redo_cost(config, request->input_tokens, request->generated_tokens);
+      view.revoke = detail::revoke_cost(config, request->credit->value, factor, request->credit->age_factor);
+      instance.running.push_back(view);
+      count_next_stages(*request, mark);
+    }
+  }
+  for (auto& view : instance.agents) {
+    view.next_stages = agents.find(*view.id)->second.next_stages;
+  }
+  instance.index();
+}
+
+Decision Scheduler::decide(double now) const {
+  state_->check_clock(now);
+  Instance instance;
+  state_->fill(instance, now);
+  Decision out = detail::solve(instance);
+  out.now = now;
+  out.state_version = state_->version;
+  return out;
+}
+
+Usage Scheduler::usage() const {
+  Usage out;
+  out.agents = static_cast<std::int64_t>(state_->agents.size());
+  out.workflows = static_cast<std::int64_t>(state_->workflows.size());
+  out.tasks = static_cast<std::int64_t>(state_->tasks.size());
+  for (const auto& [id, agent] : state_->agents) {
+    out.waiting += static_cast<std::int64_t>(agent.waiting.size());
+    out.running += static_cast<std::int64_t>(agent.running.size());
+    out.resident += agent.resident ? 1 : 0;
+    out.kv_tokens += agent.resident ? agent.prefix_tokens : 0;
+    for (const auto* request : agent.running) {
+      out.kv_tokens += request->kv_tokens;
+      out.credits += request->credit.has_value() ? 1 : 0;
+    }
+  }
+  for (const auto& [name, entry] : state_->workflows) {
+    for (const auto& profile : entry.profiles) {
+      out.samples += static_cast<std::int64_t>(profile.samples());
+    }
+  }
+  return out;
+}
+
+Snapshot Scheduler::snapshot(double now) const {
+  state_->check_clock(now);
+  Snapshot out;
+  out.now = now;
+  out.age_scale_s = state_->age_scale_s();
+  for (const auto& [id, agent] : state_->agents) {
+    out.agents.push_back({id, agent.prefix_tokens});
+    if (agent.resident) {
+      out.resident.push_back(id);
+    }
+  }
+  std::map<Id, std::int64_t> first_profile;  // of each workflow
+  for (const auto& [name, entry] : state_->workflows) {
+    first_profile[name] = static_cast<std::int64_t>(out.profiles.size());
+    for (const auto& profile : entry.profiles) {
+      const auto totals = profile.sorted_totals();
+      out.profiles.push_back({static_cast<std::int64_t>(out.profiles.size()),
+                              std::vector<double>(totals.begin(), totals.end()), profile.request_s()});
+    }
+  }
+  for (const auto& [id, task] : state_->tasks) {
+    out.tasks.push_back({id, task->arrival, {}});
+    const Workflow& workflow = task->workflow->workflow;
+    for (std::uint32_t at = 0; at < task->stages.size(); ++at) {
+      const auto before = workflow.graph().predecessors(at);
+      const auto& stage = task->stages[at];
+      out.tasks.back().stages.push_back({workflow.stages()[at].agent, {before.begin(), before.end()},
+                                         first_profile.at(workflow.name()) + at, stage.status != StageStatus::open,
+                                         stage.service_s});
+    }
+  }
+  for (const auto& [id, request] : state_->requests) {
+    const auto& credit = request->credit;
+    out.requests.push_back({id, request->task->id, request->stage, request->agent->id, request->kv_tokens,
+                            request->input_tokens, state_->expected_service_s(*request), request->running,
+                            request->generated_tokens, credit ? credit->value : 0.0,
+                            credit ? std::optional(credit->age_factor) : std::nullopt});
+  }
+  const auto by_id = [](const auto& a, const auto& b) { return a.id < b.id; };
+  std::sort(out.tasks.begin(), out.tasks.end(), by_id);
+  std::sort(out.requests.begin(), out.requests.end(), by_id);
+  return out;
+}
+
+}  // namespace topas

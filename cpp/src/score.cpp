@@ -1,0 +1,41 @@
+#include "score.hpp"
+
+namespace topas::detail {
+
+Score::Score(const Instance& instance) : instance_(instance), task_waits_(instance.tasks.size(), 0) {}
+
+void Score::start(std::span<const std::uint32_t> members, const std::vector<std::uint8_t>& inside) {
+  for (const auto task : tasks_marked_) {
+    task_waits_[task] = 0;
+  }
+  tasks_marked_.clear();
+  waiting_tasks_ = 0;
+  terms_ = {};
+  std::int64_t incoming = 0;
+  std::int64_t staying = 0;
+  for (const auto member : members) {
+    const AgentView& agent = instance_.agents[member];
+    (agent.resident ? staying : incoming) += agent.prefix_tokens;
+    terms_.reuse += agent.reuse;
+  }
+  for (std::uint32_t at = 0; at < inside.size(); ++at) {
+    if (inside[at] == 0) {
+      terms_.redo += instance_.agents[at].redo;
+      terms_.revoke += instance_.agents[at].revoke;
+    }
+  }
+  const std::int64_t moved = incoming + (instance_.resident_tokens - staying);
+  transfer_s_ = instance_.seconds_per_token_moved() * static_cast<double>(moved);
+}
+
+void Score::admit(const RequestView& request, double gain) {
+  terms_.admit += gain;
+  if (!instance_.agents[request.agent].resident && task_waits_[request.task] == 0) {
+    task_waits_[request.task] = 1;
+    tasks_marked_.push_back(request.task);
+    ++waiting_tasks_;
+    terms_.move = static_cast<double>(waiting_tasks_) * transfer_s_;
+  }
+}
+
+}  // namespace topas::detail

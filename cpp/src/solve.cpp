@@ -1,0 +1,226 @@
+#include "solve.hpp"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "prefix_search.hpp"
+
+namespace topas::detail {
+
+namespace {
+
+std::vector<Id> ids_of_agents(const Instance& instance, std::span<const std::uint32_t> members) {
+  std::vector<Id> out;
+  out.reserve(members.size());
+  for (const auto member : members) {
+    out.push_back(*instance.agents[member].id);
+  }
+  return out;
+}
+
+/// Ids of the requests that `chosen` picks, ascending.
+template <class Predicate>
+std::vector<Id> ids_of_requests(const std::vector<RequestView>& requests, Predicate&& chosen) {
+  std::vector<Id> out;
+  for (const auto& request : requests) {
+    if (chosen(request)) {
+      out.push_back(*request.id);
+    }
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+std::vector<Id> preempted_ids(const Instance& instance, std::span<const std::uint32_t> members) {
+  return ids_of_requests(instance.running, [members](const RequestView& request) {
+    return !std::binary_search(members.begin(), members.end(), request.agent);
+  });
+}
+
+std::vector<Id> admitted_ids(const Instance& instance, const GreedyPack& pack, const Allocation& allocation) {
+  std::vector<Id> out;
+  for (const auto& admission : pack.admissions().first(allocation.admitted)) {
+    out.push_back(*instance.waiting[admission.request].id);
+  }
+  return out;
+}
+
+void set_moves(const Instance& instance, const PrefixSet& members, Decision& out) {
+  for (const auto* idle : instance.idle_residents) {
+    out.drop.push_back(*idle);
+  }
+  for (std::uint32_t agent = 0; agent < instance.agents.size(); ++agent) {
+    const AgentView& view = instance.agents[agent];
+    const bool stays = std::binary_search(members.begin(), members.end(), agent);
+    if (stays && !view.resident) {
+      out.load.push_back(*view.id);
+    } else if (!stays && view.resident) {
+      out.drop.push_back(*view.id);
+    }
+  }
+  std::sort(out.drop.begin(), out.drop.end());
+}
+
+void set_credits(const Instance& instance, const GreedyPack& pack, const Allocation& allocation, Decision& out) {
+  for (const auto& admission : pack.admissions().first(allocation.admitted)) {
+    const RequestView& request = instance.waiting[admission.request];
+    out.credits.push_back({*request.id, admission.gain, instance.tasks[request.task].age_factor});
+  }
+}
+
+std::vector<Id> unschedulable_ids(const Instance& instance) {
+  return ids_of_requests(instance.waiting,
+                         [&instance](const RequestView& request) { return instance.never_fits(request); });
+}
+
+/// Nothing is feasible: everything stays as it is.
+Decision write_standstill(const Instance& instance) {
+  Decision out;
+  for (const auto* idle : instance.idle_residents) {
+    out.resident.push_back(*idle);
+  }
+  for (const auto& agent : instance.agents) {
+    if (agent.resident) {
+      out.resident.push_back(*agent.id);
+    }
+  }
+  std::sort(out.resident.begin(), out.resident.end());
+  out.unschedulable = unschedulable_ids(instance);
+  return out;
+}
+
+/// Packs the chosen set once more and writes it down.
+Decision write_decision(const Instance& instance, GreedyPack& pack, const PrefixSet& chosen) {
+  Decision out;
+  const Allocation allocation = pack.pack(chosen);
+  out.resident = ids_of_agents(instance, chosen);
+  out.admit = admitted_ids(instance, pack, allocation);
+  out.preempt = preempted_ids(instance, chosen);
+  out.terms = allocation.terms;
+  set_moves(instance, chosen, out);
+  set_credits(instance, pack, allocation, out);
+  out.unschedulable = unschedulable_ids(instance);
+  return out;
+}
+
+/// Every feasible evaluated set once, with what ranks it.
+struct Candidates {
+  struct Entry {
+    PrefixSet members;
+    double score = 0.0;
+    bool empty = false;
+  };
+  std::vector<Entry> entries;
+
+  void add(std::span<const std::uint32_t> members, const Allocation& allocation) {
+    entries.push_back({PrefixSet(members.begin(), members.end()), allocation.score, allocation.empty()});
+  }
+  void sort(const PrefixSet& chosen) {
+    std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.members < b.members; });
+    const auto same = [](const Entry& a, const Entry& b) { return a.members == b.members; };
+    entries.erase(std::unique(entries.begin(), entries.end(), same), entries.end());
+    const auto rank = [&chosen](const Entry& entry) {
+      return std::tuple(entry.members != chosen, entry.empty, -entry.score);
+    };
+    std::stable_sort(entries.begin(), entries.end(),
+                     [&rank](const Entry& a, const Entry& b) { return rank(a) < rank(b); });
+  }
+};
+
+CandidateState write_candidate(const Instance& instance, GreedyPack& pack, const PrefixSet& members) {
+  const Allocation allocation = pack.pack(members);
+  return {ids_of_agents(instance, members), admitted_ids(instance, pack, allocation),
+          preempted_ids(instance, members), allocation.terms};
+}
+
+/// The best score among the candidates that admit the request, if any.
+void find_alternative(const std::vector<CandidateState>& candidates, LeftWaiting& out) {
+  for (const auto& candidate : candidates) {
+    if (std::find(candidate.admit.begin(), candidate.admit.end(), out.request) == candidate.admit.end()) {
+      continue;
+    }
+    if (!out.has_alternative || candidate.terms.score() > out.alternative_score) {
+      out.has_alternative = true;
+      out.alternative_score = candidate.terms.score();
+    }
+  }
+}
+
+WaitReason reason_for(const Instance& instance, const RequestView& request, const PrefixSet& chosen,
+                      std::int64_t room, std::int64_t slots) {
+  if (instance.never_fits(request)) {
+    return WaitReason::never_fits;
+  }
+  if (!std::binary_search(chosen.begin(), chosen.end(), request.agent)) {
+    return WaitReason::prefix_not_kept;
+  }
+  if (slots < 1) {
+    return WaitReason::no_slot;
+  }
+  return request.kv_tokens > room ? WaitReason::no_room : WaitReason::not_worth;
+}
+
+std::vector<LeftWaiting> left_waiting(const Instance& instance, GreedyPack& pack, const PrefixSet& chosen,
+                                      const std::vector<CandidateState>& candidates) {
+  const Allocation allocation = pack.pack(chosen);
+  std::vector<bool> admitted(instance.waiting.size(), false);
+  for (const auto& admission : pack.admissions().first(allocation.admitted)) {
+    admitted[admission.request] = true;
+  }
+  const std::int64_t room = pack.room_after(allocation.admitted);
+  const std::int64_t slots = pack.slots_after(allocation.admitted);
+  std::vector<LeftWaiting> out;
+  for (std::uint32_t at = 0; at < instance.waiting.size(); ++at) {
+    if (admitted[at]) {
+      continue;
+    }
+    const RequestView& request = instance.waiting[at];
+    const AgentView& agent = instance.agents[request.agent];
+    LeftWaiting entry{*request.id, *agent.id, reason_for(instance, request, chosen, room, slots)};
+    const bool inside = std::binary_search(chosen.begin(), chosen.end(), request.agent);
+    entry.needs_tokens = request.kv_tokens + (inside ? 0 : agent.prefix_tokens);
+    entry.free_tokens = room;
+    entry.gain = pack.gain_after(at, allocation.admitted);
+    find_alternative(candidates, entry);
+    out.push_back(std::move(entry));
+  }
+  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.request < b.request; });
+  return out;
+}
+
+}  // namespace
+
+Decision solve(const Instance& instance) {
+  GreedyPack pack(instance);
+  PrefixSearch search(instance, pack);
+  const auto chosen = search.run();
+  Decision out = chosen ? write_decision(instance, pack, *chosen) : write_standstill(instance);
+  out.evaluated_sets = search.evaluated();
+  return out;
+}
+
+Explanation solve_and_explain(const Instance& instance, std::size_t top) {
+  GreedyPack pack(instance);
+  Candidates candidates;
+  PrefixSearch search(instance, pack, [&candidates](auto members, const Allocation& allocation) {
+    candidates.add(members, allocation);
+  });
+  const auto chosen = search.run();
+  Explanation out;
+  if (!chosen) {
+    out.decision = write_standstill(instance);
+    return out;
+  }
+  candidates.sort(*chosen);
+  for (const auto& entry : candidates.entries) {
+    out.candidates.push_back(write_candidate(instance, pack, entry.members));
+  }
+  out.decision = write_decision(instance, pack, *chosen);
+  out.decision.evaluated_sets = search.evaluated();
+  out.left_waiting = left_waiting(instance, pack, *chosen, out.candidates);
+  out.candidates.resize(std::min(top, out.candidates.size()));
+  return out;
+}
+
+}  // namespace topas::detail

@@ -1,0 +1,150 @@
+"""Settings of a decision (SPEC sections 1 to 6)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from topas._core import validate_config
+from topas.errors import ConfigError
+
+__all__ = ["PRESETS", "Config"]
+
+RedoModel = Literal["decode", "prefill", "kept"]
+
+#: The fields that each preset sets (SPEC section 6); all others are the user's.
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "paper": {"count_running": False, "age_credit": False, "redo_weight": 1.0},
+    "default": {"count_running": True, "age_credit": True, "redo_weight": 3.0},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything a decision depends on besides the state. Immutable, comparable, hashable and picklable.
+
+    The values given as defaults are those of the preset ``default``; :meth:`preset` gives the others.
+
+    Parameters
+    ----------
+    kv_capacity_tokens : int
+        C, KV capacity in tokens, at least 0 (0: nothing can run).
+    kv_bytes_per_token : float
+        μ, bytes of KV per token, at least 0 (0: moving prefixes is free).
+    swap_bytes_per_s : float
+        B_swap, bytes per second between GPU and CPU, above 0.
+    decode_s_per_token : float
+        T_decode, seconds per generated token, at least 0.
+    prefill_fixed_s, prefill_s_per_token : float
+        T_prefill(n) = fixed + per token · n, seconds, at least 0.
+    enumerate_max_agents : int
+        M: up to so many active agents every prefix set is tried, above it the bounded greedy search runs
+        (SPEC section 5). 0 means always greedy; at most 20.
+    action_cap : int
+        K, at most so many admissions and so many preemptions a decision; 0 means no cap.
+    max_running_requests : int
+        Limit on the running requests after the decision; 0 means none.
+    reuse_weight : float
+        β, weight of the one-hop lookahead J_reuse, at least 0 (0: off).
+    age_weight : float
+        ρ, strength of ageing, at least 0 (0: no ageing, so a cold prefix may starve under warm load).
+    age_scale_s : float or None
+        H_age as a constant, seconds, above 0. ``None``: the :class:`~topas.Scheduler` estimates it; the pure
+        :func:`~topas.decide` then needs ``age_weight == 0``.
+    exact_limit : int
+        Expectations over at most so many joint outcomes are enumerated, larger ones are sampled; at least 1.
+    samples : int
+        Monte Carlo draws of an expectation, 1 to 1,048,576.
+    seed : int
+        Seed of the draws, 0 to 2**64 - 1.
+    count_running : bool
+        Kept running requests count as hypothetical completions (SPEC section 6).
+    age_credit : bool
+        A revoked credit has aged with its task (SPEC section 6).
+    redo_weight : float
+        κ, weight of J_redo, at least 0.
+    redo_model : {"decode", "prefill", "kept"}
+        What redoing a preempted request costs (SPEC section 3).
+
+    Raises
+    ------
+    ConfigError
+        Names the field and the value that is missing, of the wrong type or out of range.
+    """
+
+    kv_capacity_tokens: int
+    kv_bytes_per_token: float
+    swap_bytes_per_s: float
+    decode_s_per_token: float
+    prefill_fixed_s: float = 0.0
+    prefill_s_per_token: float = 0.0
+    enumerate_max_agents: int = 8
+    action_cap: int = 0
+    max_running_requests: int = 0
+    reuse_weight: float = 1.0
+    age_weight: float = 1.0
+    age_scale_s: float | None = None
+    exact_limit: int = 4096
+    samples: int = 128
+    seed: int = 0
+    count_running: bool = True
+    age_credit: bool = True
+    redo_weight: float = 3.0
+    redo_model: RedoModel = "decode"
+
+    def __post_init__(self) -> None:
+        validate_config(self)
+
+    @classmethod
+    def preset(cls, name: str, **fields: Any) -> Config:
+        """Settings of a preset, with ``fields`` on top.
+
+        Parameters
+        ----------
+        name : {"paper", "default"}
+            ``paper`` is the published score to the letter, ``default`` adds the guard of SPEC section 6.
+        **fields
+            Fields of :class:`Config`; they win over the preset's.
+
+        Raises
+        ------
+        ConfigError
+            The preset or a field is unknown, or a value is not legal.
+        """
+        return cls.from_dict(fields, preset=name)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any], preset: str = "default") -> Config:
+        """Settings from a mapping such as the ``config`` of a snapshot line; the inverse of :meth:`to_dict`.
+
+        Raises
+        ------
+        ConfigError
+            The preset or a field is unknown, a required one is missing, or a value is not legal.
+        """
+        if preset not in PRESETS:
+            raise ConfigError(f"preset: unknown {preset!r}, known are {', '.join(sorted(PRESETS))}")
+        known = {field.name: field for field in dataclasses.fields(cls)}
+        for name in fields:
+            if name not in known:
+                raise ConfigError(f"{name}: unknown config field, known are {', '.join(known)}")
+        for field in known.values():
+            if field.default is dataclasses.MISSING and field.name not in fields:
+                raise ConfigError(f"{field.name}: required config field is missing")
+        return cls(**{**PRESETS[preset], **fields})
+
+    def replace(self, **fields: Any) -> Config:
+        """A copy with ``fields`` changed (checked again).
+
+        Raises
+        ------
+        ConfigError
+            A field is unknown or a value is not legal.
+        """
+        return Config.from_dict({**self.to_dict(), **fields})
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain values, ready for JSON."""
+        return dataclasses.asdict(self)

@@ -1,0 +1,75 @@
+"""Workflows: which stages a task has, which agent runs each, and what comes after what (SPEC sections 1 and 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from topas._core import critical_path_s, validate_workflow
+
+__all__ = ["Id", "Stage", "Workflow"]
+
+#: What users name things by; ``7`` and ``"7"`` are different ids.
+Id = int | str
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a workflow.
+
+    Parameters
+    ----------
+    name : int or str
+        Unique in the workflow.
+    agent : int or str
+        The agent that runs it.
+    after : sequence of int or str
+        Stages that must end first; a repeated one counts once.
+    service_s : float
+        Profiled total LLM service of the stage, all requests together, seconds; used until executions are observed.
+    request_s : float or None
+        Profiled service of one request, seconds; ``None``: ``service_s``.
+    """
+
+    name: Id
+    agent: Id
+    after: tuple[Id, ...] = ()
+    service_s: float = 0.0
+    request_s: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "after", tuple(self.after))
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """A checked DAG of stages. Immutable, comparable, hashable and picklable.
+
+    Loops (ReAct rounds) belong inside one stage, as several requests of it, not into the graph.
+
+    Parameters
+    ----------
+    name : int or str
+        What tasks refer to.
+    stages : sequence of Stage
+        At least one.
+
+    Raises
+    ------
+    WorkflowError
+        No stage, a duplicate stage, an unknown predecessor, a cycle (named with its path), a service that is not a
+        finite number of at least 0.
+    IdError
+        A name is neither a string nor an integer of 64 bits.
+    """
+
+    name: Id
+    stages: tuple[Stage, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stages", tuple(self.stages))
+        validate_workflow(self)
+
+    @property
+    def critical_path_s(self) -> float:
+        """Longest path of the profiled totals, seconds."""
+        return critical_path_s(self)
