@@ -54,6 +54,9 @@ std::uint64_t to_seed(py::handle value) {
 }
 
 StageSpec to_stage(py::handle stage) {
+  if (!py::hasattr(stage, "request_s")) {
+    refuse<WorkflowError>(stage, "stage", "a topas.Stage");
+  }
   StageSpec out;
   out.name = to_id(stage.attr("name"), "stage name");
   const std::string prefix = "stage " + to_string(out.name) + ": ";
@@ -77,7 +80,14 @@ std::string shown(py::handle value) {
     text = std::string("a ") + Py_TYPE(value.ptr())->tp_name;
   }
   constexpr std::size_t most = 80;
-  return text.size() <= most ? text : text.substr(0, most) + "...";
+  if (text.size() <= most) {
+    return text;
+  }
+  std::size_t end = most;
+  while ((static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) {
+    --end;  // not inside a UTF-8 character
+  }
+  return text.substr(0, end) + "...";
 }
 
 template <class Failure>
@@ -136,6 +146,9 @@ Id to_id(py::handle value, const std::string& name) {
 }
 
 Config to_config(py::handle config) {
+  if (!py::hasattr(config, "kv_capacity_tokens")) {
+    refuse<ConfigError>(config, "config", "a topas.Config");
+  }
   const auto integer = [config](const char* name) { return to_integer<ConfigError>(config.attr(name), name); };
   const auto real = [config](const char* name) { return to_real<ConfigError>(config.attr(name), name); };
   const auto flag = [config](const char* name) { return to_bool<ConfigError>(config.attr(name), name); };
@@ -166,6 +179,9 @@ Config to_config(py::handle config) {
 }
 
 Workflow to_workflow(py::handle workflow) {
+  if (!py::hasattr(workflow, "stages")) {
+    refuse<WorkflowError>(workflow, "workflow", "a topas.Workflow");
+  }
   std::vector<StageSpec> stages;
   for (const auto stage : workflow.attr("stages")) {
     stages.push_back(to_stage(stage));

@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <cstdint>
 #include <string>
@@ -15,6 +16,9 @@
 namespace topas::python {
 
 namespace py = pybind11;
+
+/// A plain dictionary by field name.
+using Fields = py::typing::Dict<py::str, py::handle>;
 
 /// An id of the wrong type or size; becomes topas.IdError.
 class IdError final : public Error {
@@ -33,6 +37,12 @@ template <class Failure>
 [[nodiscard]] bool to_bool(py::handle value, const std::string& name);
 /// Throws IdError naming `name`.
 [[nodiscard]] Id to_id(py::handle value, const std::string& name);
+
+/// Equality with any object, as Python has it.
+template <class Value>
+[[nodiscard]] bool equals(const Value& left, const py::object& right) {
+  return py::isinstance<Value>(right) && left == py::cast<const Value&>(right);
+}
 
 /// repr(value), at most 80 characters of it.
 [[nodiscard]] std::string shown(py::handle value);

@@ -21,25 +21,27 @@ const char* name_of(WaitReason reason) {
     case WaitReason::no_room:
       return "no_room";
     case WaitReason::not_worth:
+      return "not_worth";
+    case WaitReason::standstill:
       break;
   }
-  return "not_worth";
+  return "standstill";
 }
 
-py::dict terms_to_dict(const Terms& terms) {
+Fields terms_to_dict(const Terms& terms) {
   return py::dict("admit"_a = terms.admit, "reuse"_a = terms.reuse, "move"_a = terms.move, "redo"_a = terms.redo,
                   "revoke"_a = terms.revoke);
 }
 
-py::dict credits_to_dict(const Decision& decision) {
-  py::dict out;
+py::typing::Dict<Id, double> credits_to_dict(const Decision& decision) {
+  py::typing::Dict<Id, double> out;
   for (const auto& credit : decision.credits) {
     out[py::cast(credit.request)] = credit.value;
   }
   return out;
 }
 
-py::dict decision_to_dict(const Decision& decision) {
+Fields decision_to_dict(const Decision& decision) {
   return py::dict("resident"_a = decision.resident, "admit"_a = decision.admit, "preempt"_a = decision.preempt,
                   "score"_a = decision.score(), "terms"_a = terms_to_dict(decision.terms),
                   "credits"_a = credits_to_dict(decision), "unschedulable"_a = decision.unschedulable);
@@ -83,7 +85,7 @@ void register_terms(py::module_& module) {
       .def_readonly("revoke", &Terms::revoke, "J_revoke: credits of preempted requests.")
       .def_property_readonly("score", &Terms::score, "J = admit + reuse - move - redo - revoke.")
       .def("to_dict", &terms_to_dict, "The terms by name.")
-      .def("__eq__", [](const Terms& left, const Terms& right) { return left == right; }, py::is_operator())
+      .def("__eq__", &equals<Terms>)
       .def("__repr__", [](const Terms& terms) { return "Terms(" + py::str(terms_to_dict(terms)).cast<std::string>() + ")"; });
 }
 
@@ -104,7 +106,7 @@ void register_decision_class(py::module_& module) {
       .def_property_readonly("credits", &credits_to_dict, "Credit of each admitted request, seconds.")
       .def("to_dict", &decision_to_dict,
            "``resident, admit, preempt, score, terms, credits, unschedulable`` as plain values.")
-      .def("__eq__", [](const Decision& left, const Decision& right) { return left == right; }, py::is_operator())
+      .def("__eq__", &equals<Decision>)
       .def("__repr__",
            [](const Decision& decision) {
              return "Decision(" + py::str(decision_to_dict(decision)).cast<std::string>() + ")";
@@ -122,7 +124,7 @@ void register_explanation(py::module_& module) {
       .def_readonly("request", &LeftWaiting::request, "Its id.")
       .def_readonly("agent", &LeftWaiting::agent, "Its agent.")
       .def_property_readonly("reason", [](const LeftWaiting& entry) { return name_of(entry.reason); },
-                             "``never_fits``, ``prefix_not_kept``, ``no_slot``, ``no_room`` or ``not_worth``.")
+                             "``never_fits``, ``prefix_not_kept``, ``no_slot``, ``no_room``, ``not_worth`` or ``standstill``.")
       .def_readonly("needs_tokens", &LeftWaiting::needs_tokens,
                     "Its reservation, with its prefix where that is not in the chosen set.")
       .def_readonly("free_tokens", &LeftWaiting::free_tokens, "Free tokens of the chosen state.")
@@ -169,7 +171,9 @@ Decision
 Raises
 ------
 ConfigError, SnapshotError
-    A setting or a part of the snapshot is out of range or inconsistent.)");
+    A setting or a part of the snapshot is out of range or inconsistent.
+CapacityError
+    ``samples`` is 0 and an expectation has more than ``exact_limit`` joint outcomes.)");
   module.def(
       "explain",
       [](const Snapshot& snapshot, const ConfigArgument& settings, const Integer& top) {

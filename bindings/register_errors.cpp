@@ -32,7 +32,8 @@ void register_errors(py::module_& module) {
     const bool done = translate<ConfigError>(error, "ConfigError") ||
                       translate<ArgumentError>(error, "ArgumentError") ||
                       translate<WorkflowError>(error, "WorkflowError") ||
-                      translate<SnapshotError>(error, "SnapshotError") || translate<IdError>(error, "IdError") ||
+                      translate<SnapshotError>(error, "SnapshotError") ||
+                      translate<CapacityError>(error, "CapacityError") || translate<IdError>(error, "IdError") ||
                       translate<UnknownId>(error, "UnknownId") || translate<StateError>(error, "StateError");
     if (!done) {
       std::rethrow_exception(error);

@@ -28,7 +28,7 @@ IdError
       .def("to_dict", &write_snapshot, "The plain form; the inverse of :meth:`from_dict`.")
       .def_readonly("now", &Snapshot::now, "Time of the event, seconds.")
       .def_readonly("age_scale_s", &Snapshot::age_scale_s, "H_age, seconds, or None.")
-      .def("__eq__", [](const Snapshot& left, const Snapshot& right) { return left == right; }, py::is_operator())
+      .def("__eq__", &equals<Snapshot>)
       .def("__repr__",
            [](const Snapshot& snapshot) {
              return "<Snapshot now=" + std::to_string(snapshot.now) + ": " + std::to_string(snapshot.tasks.size()) +
@@ -36,7 +36,7 @@ IdError
                     std::to_string(snapshot.resident.size()) + " resident prefixes>";
            })
       .def(py::pickle([](const Snapshot& snapshot) { return write_snapshot(snapshot); },
-                      [](const py::dict& fields) { return read_snapshot(fields); }));
+                      [](const Fields& fields) { return read_snapshot(fields); }));
 }
 
 }  // namespace topas::python

@@ -73,7 +73,9 @@ class Reader {
 
   void refuse_unknown() const {
     for (const auto& [key, value] : fields_) {
-      if (!py::isinstance<py::str>(key) || !seen_.contains(py::cast<std::string>(key))) {
+      const char* field = PyUnicode_Check(key.ptr()) != 0 ? PyUnicode_AsUTF8(key.ptr()) : nullptr;
+      if (field == nullptr || !seen_.contains(field)) {
+        PyErr_Clear();  // a lone surrogate has no UTF-8
         throw SnapshotError(path_ + ": unknown field " + shown(key));
       }
     }
@@ -180,7 +182,7 @@ Snapshot read_snapshot(py::handle fields) {
   return out;
 }
 
-py::dict write_snapshot(const Snapshot& snapshot) {
+Fields write_snapshot(const Snapshot& snapshot) {
   using namespace py::literals;
   py::list agents;
   for (const auto& agent : snapshot.agents) {
@@ -202,7 +204,7 @@ py::dict write_snapshot(const Snapshot& snapshot) {
   for (const auto& request : snapshot.requests) {
     requests.append(write_request(request));
   }
-  py::dict out("now"_a = snapshot.now, "agents"_a = agents, "profiles"_a = profiles, "tasks"_a = tasks,
+  Fields out = py::dict("now"_a = snapshot.now, "agents"_a = agents, "profiles"_a = profiles, "tasks"_a = tasks,
                "requests"_a = requests, "resident"_a = snapshot.resident);
   if (snapshot.age_scale_s.has_value()) {
     out["age_scale_s"] = *snapshot.age_scale_s;

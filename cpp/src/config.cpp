@@ -45,7 +45,7 @@ void Config::validate() const {
     check(*age_scale_s, "age_scale_s", false);
   }
   check(exact_limit, "exact_limit", 1, kOutcomesLimit);
-  check(samples, "samples", 1, kOutcomesLimit);
+  check(samples, "samples", 0, kOutcomesLimit);
   check(redo_weight, "redo_weight", true);
   if (!std::isfinite(kv_bytes_per_token / swap_bytes_per_s)) {
     throw ConfigError(

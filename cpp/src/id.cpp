@@ -14,13 +14,28 @@ std::uint64_t fnv1a(const std::string& text) noexcept {
   return hash;
 }
 
+/// Control characters written out, so that a message stays one line and ends where it should.
+std::string printable(const std::string& text) {
+  constexpr const char* digits = "0123456789abcdef";
+  std::string out;
+  for (const char letter : text) {
+    const auto byte = static_cast<unsigned char>(letter);
+    if (byte < 0x20U || byte == 0x7FU) {
+      out.append("\\x").append(1, digits[byte >> 4U]).append(1, digits[byte & 0xFU]);
+    } else {
+      out.push_back(letter);
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string to_string(const Id& id) {
   if (const auto* number = std::get_if<std::int64_t>(&id.value())) {
     return std::to_string(*number);
   }
-  return "'" + std::get<std::string>(id.value()) + "'";
+  return "'" + printable(std::get<std::string>(id.value())) + "'";
 }
 
 std::uint64_t stable_hash(const Id& id) noexcept {

@@ -278,6 +278,7 @@ void Scheduler::commit(const Decision& decision) {
                           decision.state_version, ", now ", state_->version, ")"));
   }
   state_->check_clock(decision.now);
+  state_->check_applies(decision);
   for (const auto& id : decision.preempt) {
     state_->stop(state_->request(id));
   }

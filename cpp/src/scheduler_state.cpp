@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "text.hpp"
 
@@ -51,6 +52,34 @@ void Scheduler::State::check_clock(double now) const {
   }
   if (clock_set && now < clock) {
     throw StateError(text("now: the clock went back from ", clock, " to ", now));
+  }
+}
+
+void Scheduler::State::check_applies(const Decision& decision) {
+  std::set<Id> requests_seen;
+  std::set<Id> agents_seen;
+  const auto check_request = [&](const Id& id, bool running) {
+    if (request(id).running != running || !requests_seen.insert(id).second) {
+      throw StateError(text("commit: request ", to_string(id), " is not ", running ? "running" : "waiting"));
+    }
+  };
+  const auto check_agent = [&](const Id& id, bool resident) {
+    if (agent(id).resident != resident || !agents_seen.insert(id).second) {
+      throw StateError(text("commit: the prefix of agent ", to_string(id), resident ? " is not" : " is already",
+                            " resident"));
+    }
+  };
+  for (const auto& id : decision.preempt) {
+    check_request(id, true);
+  }
+  for (const auto& credit : decision.credits) {
+    check_request(credit.request, false);
+  }
+  for (const auto& id : decision.drop) {
+    check_agent(id, true);
+  }
+  for (const auto& id : decision.load) {
+    check_agent(id, false);
   }
 }
 

@@ -110,6 +110,8 @@ struct Scheduler::State {
 
   /// Throws ArgumentError or StateError when `now` is not finite or before the last event.
   void check_clock(double now) const;
+  /// Throws UnknownId or StateError when the decision, made by another scheduler, does not fit the tables.
+  void check_applies(const Decision& decision);
   /// An event has happened: the clock stands at `now` and earlier decisions are stale.
   void touch(double now);
   [[nodiscard]] double age_scale_s() const;

@@ -74,18 +74,18 @@ std::vector<Id> unschedulable_ids(const Instance& instance) {
                          [&instance](const RequestView& request) { return instance.never_fits(request); });
 }
 
-/// Nothing is feasible: everything stays as it is.
+/// Nothing is feasible: what runs goes on, and only idle prefixes leave.
 Decision write_standstill(const Instance& instance) {
   Decision out;
-  for (const auto* idle : instance.idle_residents) {
-    out.resident.push_back(*idle);
-  }
-  for (const auto& agent : instance.agents) {
-    if (agent.resident) {
-      out.resident.push_back(*agent.id);
+  PrefixSet members;
+  for (std::uint32_t agent = 0; agent < instance.agents.size(); ++agent) {
+    if (instance.agents[agent].running.size() > 0) {
+      members.push_back(agent);
+      out.terms.reuse += instance.agents[agent].reuse;
     }
   }
-  std::sort(out.resident.begin(), out.resident.end());
+  out.resident = ids_of_agents(instance, members);
+  set_moves(instance, members, out);
   out.unschedulable = unschedulable_ids(instance);
   return out;
 }
@@ -161,6 +161,16 @@ WaitReason reason_for(const Instance& instance, const RequestView& request, cons
   return request.kv_tokens > room ? WaitReason::no_room : WaitReason::not_worth;
 }
 
+std::vector<LeftWaiting> all_left_waiting(const Instance& instance) {
+  std::vector<LeftWaiting> out;
+  for (const auto& request : instance.waiting) {
+    const WaitReason reason = instance.never_fits(request) ? WaitReason::never_fits : WaitReason::standstill;
+    out.push_back({*request.id, *instance.agents[request.agent].id, reason, request.kv_tokens});
+  }
+  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.request < b.request; });
+  return out;
+}
+
 std::vector<LeftWaiting> left_waiting(const Instance& instance, GreedyPack& pack, const PrefixSet& chosen,
                                       const std::vector<CandidateState>& candidates) {
   const Allocation allocation = pack.pack(chosen);
@@ -210,6 +220,8 @@ Explanation solve_and_explain(const Instance& instance, std::size_t top) {
   Explanation out;
   if (!chosen) {
     out.decision = write_standstill(instance);
+    out.decision.evaluated_sets = search.evaluated();
+    out.left_waiting = all_left_waiting(instance);
     return out;
   }
   candidates.sort(*chosen);

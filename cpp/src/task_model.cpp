@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "path_blocks.hpp"
+#include "text.hpp"
+#include "topas/error.hpp"
 
 namespace topas::detail {
 
@@ -35,22 +37,26 @@ TaskModel::TaskModel(const Config& config, const Id& task, const StageGraph& gra
   for (const auto& request : requests_) {
     wanted[request.stage] = true;
   }
-  const std::uint64_t task_hash = stable_hash(task);
   for (const auto& block : path_blocks(graph, stages)) {
     if (std::any_of(block.begin(), block.end(), [&wanted](auto stage) { return wanted[stage]; })) {
-      add_part(config, task_hash, graph, stages, block);
+      add_part(config, task, graph, stages, block);
     }
   }
 }
 
-void TaskModel::add_part(const Config& config, std::uint64_t task_hash, const StageGraph& graph,
+void TaskModel::add_part(const Config& config, const Id& task, const StageGraph& graph,
                          std::span<const StageOutlook> stages, std::span<const std::uint32_t> block) {
   const auto supports = block_supports(stages, block);
   Outcomes outcomes = enumerate_outcomes(supports, static_cast<std::size_t>(config.exact_limit));
   if (outcomes.weights.empty()) {
+    if (config.samples == 0) {
+      throw CapacityError(text("task ", to_string(task), ": the residuals of its ", block.size(),
+                               " parallel stages have more than exact_limit = ", config.exact_limit,
+                               " joint outcomes, and samples = 0 forbids sampling"));
+    }
     std::vector<std::uint64_t> streams;
     for (const auto stage : block) {
-      streams.push_back(draw_stream(config.seed, task_hash, stage));
+      streams.push_back(draw_stream(config.seed, stable_hash(task), stage));
     }
     outcomes = draw_outcomes(supports, streams, static_cast<std::size_t>(config.samples));
   }

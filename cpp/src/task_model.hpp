@@ -24,7 +24,7 @@ struct RequestOutlook {
 using CompletionSet = std::span<const std::uint64_t>;
 
 /// Immutable but for what it remembers. Built from the state of one task; stale when an event touches the task or a
-/// profile of one of its stages.
+/// profile of one of its stages. Throws CapacityError when the settings forbid to sample what cannot be enumerated.
 class TaskModel {
  public:
   /// Which part of the path to model: a decision only needs the blocks that its requests can shorten.
@@ -44,7 +44,7 @@ class TaskModel {
     std::vector<std::vector<std::uint32_t>> requests;  ///< of each reducible stage, ascending
   };
 
-  void add_part(const Config& config, std::uint64_t task_hash, const StageGraph& graph,
+  void add_part(const Config& config, const Id& task, const StageGraph& graph,
                 std::span<const StageOutlook> stages, std::span<const std::uint32_t> block);
   [[nodiscard]] double evaluate(CompletionSet completed, PathScratch& scratch) const;
 

@@ -1,7 +1,7 @@
 """topas: workflow-aware prefix-state scheduling for multi-agent LLM serving.
 
-Two doors into one compiled core: the pure :func:`decide` for a :class:`Snapshot`, and the incremental
-:class:`Scheduler` that takes events. They agree bit for bit.
+Two doors into one compiled core: the pure :func:`decide` for a :class:`Snapshot`, and the
+incremental :class:`Scheduler` that takes events. They agree bit for bit.
 """
 
 from topas._core import (

@@ -23,9 +23,10 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Everything a decision depends on besides the state. Immutable, comparable, hashable and picklable.
+    """Everything a decision depends on besides the state.
 
-    The values given as defaults are those of the preset ``default``; :meth:`preset` gives the others.
+    Immutable, comparable, hashable and picklable. The values given as defaults are those of the
+    preset ``default``; :meth:`preset` gives the others.
 
     Parameters
     ----------
@@ -40,8 +41,8 @@ class Config:
     prefill_fixed_s, prefill_s_per_token : float
         T_prefill(n) = fixed + per token · n, seconds, at least 0.
     enumerate_max_agents : int
-        M: up to so many active agents every prefix set is tried, above it the bounded greedy search runs
-        (SPEC section 5). 0 means always greedy; at most 20.
+        M: up to so many active agents every prefix set is tried, above it the bounded greedy
+        search runs (SPEC section 5). 0 means always greedy; at most 20.
     action_cap : int
         K, at most so many admissions and so many preemptions a decision; 0 means no cap.
     max_running_requests : int
@@ -49,14 +50,17 @@ class Config:
     reuse_weight : float
         β, weight of the one-hop lookahead J_reuse, at least 0 (0: off).
     age_weight : float
-        ρ, strength of ageing, at least 0 (0: no ageing, so a cold prefix may starve under warm load).
+        ρ, strength of ageing, at least 0 (0: no ageing, so a cold prefix may starve under warm
+        load).
     age_scale_s : float or None
-        H_age as a constant, seconds, above 0. ``None``: the :class:`~topas.Scheduler` estimates it; the pure
-        :func:`~topas.decide` then needs ``age_weight == 0``.
+        H_age as a constant, seconds, above 0. ``None``: the :class:`~topas.Scheduler` estimates
+        it; the pure :func:`~topas.decide` then needs ``age_weight == 0``.
     exact_limit : int
-        Expectations over at most so many joint outcomes are enumerated, larger ones are sampled; at least 1.
+        Expectations over at most so many joint outcomes are enumerated, larger ones are sampled; 1
+        to 1,048,576.
     samples : int
-        Monte Carlo draws of an expectation, 1 to 1,048,576.
+        Monte Carlo draws of an expectation, at most 1,048,576. 0: never sample; a decision over
+        more than ``exact_limit`` joint outcomes then raises :class:`~topas.CapacityError`.
     seed : int
         Seed of the draws, 0 to 2**64 - 1.
     count_running : bool
@@ -104,7 +108,8 @@ class Config:
         Parameters
         ----------
         name : {"paper", "default"}
-            ``paper`` is the published score to the letter, ``default`` adds the guard of SPEC section 6.
+            ``paper`` is the published score to the letter, ``default`` adds the guard of SPEC
+            section 6.
         **fields
             Fields of :class:`Config`; they win over the preset's.
 
@@ -117,7 +122,7 @@ class Config:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any], preset: str = "default") -> Config:
-        """Settings from a mapping such as the ``config`` of a snapshot line; the inverse of :meth:`to_dict`.
+        """Settings from a mapping, as a snapshot line has; the inverse of :meth:`to_dict`.
 
         Raises
         ------

@@ -1,7 +1,7 @@
 """The one tree of errors: whatever topas refuses is a :class:`TopasError`.
 
-The C++ core throws the same kinds under the same names; ``bindings/register_errors.cpp`` maps them here, in one
-place. Each kind also derives from the builtin that a caller would expect to catch.
+The C++ core throws the same kinds under the same names; ``bindings/register_errors.cpp`` maps them
+here, in one place. Each kind also derives from the builtin that a caller would expect to catch.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ class TopasError(Exception):
 
 
 class ConfigError(TopasError, ValueError):
-    """A setting is missing, of the wrong type or out of its range; the message names field and value."""
+    """A setting is missing, of the wrong type or out of range; the message names it."""
 
 
 class ArgumentError(TopasError, ValueError):
-    """An argument of an event is of the wrong type or out of range; the message names it and the value."""
+    """An argument is of the wrong type or out of range; the message names it and the value."""
 
 
 class WorkflowError(TopasError, ValueError):
-    """A workflow cannot be registered: a cycle, an unknown predecessor, a duplicate stage, no stage at all."""
+    """A workflow is no DAG of known stages: a cycle, an unknown or a duplicate stage, none."""
 
 
 class SnapshotError(TopasError, ValueError):
-    """A snapshot is malformed or inconsistent; the message names the path of the field, e.g. ``requests[3].task``."""
+    """A snapshot is malformed or inconsistent; the message gives the path of the field."""
 
 
 class TraceError(TopasError, ValueError):
@@ -48,8 +48,8 @@ class IdError(TopasError, ValueError):
     """An id is neither a string nor an integer of 64 bits (``bool`` is not an integer here)."""
 
 
-class UnknownId(TopasError, LookupError):
-    """An event names an agent, workflow, task, stage or request that is not known (or no longer)."""
+class UnknownId(TopasError, LookupError):  # noqa: N818 - the project's name for it
+    """An agent, workflow, task, stage or request is not known, or no longer."""
 
 
 class StateError(TopasError, RuntimeError):

@@ -1,4 +1,4 @@
-"""Workflows: which stages a task has, which agent runs each, and what comes after what (SPEC sections 1 and 2)."""
+"""Workflows: the stages of a task, their agents and their order (SPEC sections 1 and 2)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Stage:
     after : sequence of int or str
         Stages that must end first; a repeated one counts once.
     service_s : float
-        Profiled total LLM service of the stage, all requests together, seconds; used until executions are observed.
+        Profiled total LLM service of the stage, all requests together, seconds; used until
+        executions are observed.
     request_s : float or None
         Profiled service of one request, seconds; ``None``: ``service_s``.
     """
@@ -56,8 +57,8 @@ class Workflow:
     Raises
     ------
     WorkflowError
-        No stage, a duplicate stage, an unknown predecessor, a cycle (named with its path), a service that is not a
-        finite number of at least 0.
+        No stage, a duplicate stage, an unknown predecessor, a cycle (named with its path), a
+        service that is not a finite number of at least 0.
     IdError
         A name is neither a string nor an integer of 64 bits.
     """

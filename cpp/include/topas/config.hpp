@@ -28,7 +28,7 @@ struct Config {
   double age_weight = 1.0;                ///< rho
   std::optional<double> age_scale_s;      ///< H_age; empty: estimated
   std::int64_t exact_limit = 4096;
-  std::int64_t samples = 128;
+  std::int64_t samples = 128;  ///< 0: never sample, refuse what exceeds exact_limit (CapacityError)
   std::uint64_t seed = 0;
   bool count_running = true;
   bool age_credit = true;

@@ -65,6 +65,7 @@ enum class WaitReason : std::uint8_t {
   no_slot,          ///< action cap or running limit reached
   no_room,          ///< its reservation does not fit beside the chosen state
   not_worth,        ///< it fits, but the allocation without it scores higher
+  standstill,       ///< no state is feasible: more is running than the limits allow
 };
 
 /// Why a waiting request was left waiting.
@@ -85,7 +86,7 @@ struct Explanation {
   std::vector<LeftWaiting> left_waiting;   ///< by request id
 };
 
-/// The decision of SPEC for a state. Pure. Throws ConfigError or SnapshotError.
+/// The decision of SPEC for a state. Pure. Throws ConfigError, SnapshotError or (with samples = 0) CapacityError.
 [[nodiscard]] Decision decide(const Snapshot& snapshot, const Config& config);
 
 /// The same decision with its `top` best candidates and the reason for each request left waiting.

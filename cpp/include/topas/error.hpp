@@ -35,6 +35,12 @@ class SnapshotError final : public Error {
   using Error::Error;
 };
 
+/// More is needed than there is; the message gives the numbers.
+class CapacityError final : public Error {
+ public:
+  using Error::Error;
+};
+
 /// An id that nothing is registered under (or no longer).
 class UnknownId final : public Error {
  public:

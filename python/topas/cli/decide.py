@@ -1,0 +1,38 @@
+"""``topas decide``: the decision of each snapshot of a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import topas
+from topas.cli.snapshots import Expectation, SnapshotLine, read_snapshots
+from topas.errors import TopasError
+
+__all__ = ["decide"]
+
+
+def _decision(path: Path, line: SnapshotLine) -> topas.Decision:
+    try:
+        return topas.decide(line.snapshot, line.config)
+    except TopasError as error:
+        raise type(error)(f"{path}:{line.number}: {error}") from None
+
+
+def decide(
+    file: Annotated[Path, typer.Argument(help="Snapshots, one JSON object a line; - is stdin.")],
+    preset: Annotated[
+        str, typer.Option(help="paper: the published score; default: with its guard.")
+    ] = "default",
+    samples: Annotated[
+        int | None, typer.Option(help="Sample every expectation with so many draws.")
+    ] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Enumerate every expectation.")] = False,
+) -> None:
+    """Print one JSON line for each snapshot: resident, admit, preempt, score, terms, credits."""
+    for line in read_snapshots(file, preset, Expectation(exact, samples)):
+        sys.stdout.write(json.dumps(_decision(file, line).to_dict()) + "\n")

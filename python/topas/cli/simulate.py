@@ -1,0 +1,222 @@
+"""``topas simulate``: one workload under several policies, as a table or as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from topas.config import Config
+from topas.errors import ConfigError
+from topas.policies import POLICY_NAMES, parse_policies
+from topas.sim import (
+    BUILTIN_WORKLOADS,
+    Comparison,
+    EngineCosts,
+    EngineOptions,
+    Lengths,
+    Workload,
+    compare,
+    make_workload,
+)
+from topas.sim.report import notes, to_json, to_tables
+from topas.sim.trace import TraceScale, load_trace
+
+__all__ = ["simulate"]
+
+_SET_BY_ENGINE = ("kv_capacity_tokens", "max_running_requests", "redo_model")
+_NOTES_SHOWN = 40
+_PLAIN_WIDTH = 160
+
+
+def _option(text: str, *names: str) -> Any:
+    return typer.Option(*names, help=text)
+
+
+def simulate(
+    workload: Annotated[
+        str | None, typer.Argument(help=f"Built-in workload: {', '.join(BUILTIN_WORKLOADS)}.")
+    ] = None,
+    trace: Annotated[Path | None, _option("Trace file (JSON lines) to run instead.")] = None,
+    rate: Annotated[
+        float | None, _option("Poisson arrivals a second. (built-in: 0.1; trace: its own times)")
+    ] = None,
+    tasks: Annotated[int | None, _option("Tasks of a built-in workload. (100)")] = None,
+    policies: Annotated[str, _option(f"'all' or with commas: {', '.join(POLICY_NAMES)}.")] = "all",
+    seed: Annotated[int, _option("Seed of arrivals, lengths and waits.")] = 0,
+    json: Annotated[bool, _option("Print JSON instead of the table.", "--json")] = False,
+    capacity: Annotated[int, _option("KV pool, tokens.")] = 40_000,
+    input_tokens: Annotated[int | None, _option("Dynamic input, tokens. (1400)")] = None,
+    output_tokens: Annotated[int | None, _option("Generation, tokens. (700)")] = None,
+    prefix_tokens: Annotated[
+        str | None, _option("Static prefixes, tokens: one, or one an agent with commas.")
+    ] = None,
+    max_time: Annotated[float | None, _option("Stop at this simulated time, seconds.")] = None,
+    over_reserve: Annotated[float, _option("max_new over the true output.")] = 1.0,
+    max_running: Annotated[int, _option("Limit on admitted requests; 0: none.")] = 0,
+    redo_model: Annotated[
+        str, _option("What a preempted request redoes: decode, prefill, kept.")
+    ] = "decode",
+    config: Annotated[
+        list[str] | None, _option("Option of the topas policies, FIELD=VALUE.", "--set")
+    ] = None,
+    sessions: Annotated[int | None, _option("Trace: the first so many sessions.")] = None,
+    max_stages: Annotated[int | None, _option("Trace: so many stages a session.")] = None,
+    max_rounds: Annotated[int | None, _option("Trace: rounds a stage, 0: all. (8)")] = None,
+    token_scale: Annotated[float | None, _option("Trace: factor on tokens. (0.2)")] = None,
+    max_tool_wait: Annotated[float | None, _option("Trace: longest wait, s. (60)")] = None,
+) -> None:
+    """Simulate one LLM engine under several scheduling policies, all with the same arrivals.
+
+    Prints mean and p99 job completion time, makespan, batches, prefix traffic, preemptions and the
+    real time of a decision (which is no part of the simulated time).
+    """
+    given = {name: value for name, value in locals().items() if value is not None}
+    names = parse_policies(policies)
+    built = _from_trace(given) if trace is not None else _from_name(given)
+    options = _engine_options(given)
+    fields = _config_fields(config or [])
+    costs = EngineCosts(kv_capacity=capacity)
+    _show(_run(built, names, costs, options, fields), json)
+
+
+_BUILTIN_ONLY = ("workload", "tasks", "input_tokens", "output_tokens", "prefix_tokens")
+_TRACE_ONLY = ("sessions", "max_stages", "max_rounds", "token_scale", "max_tool_wait")
+
+
+def _refuse(given: Mapping[str, Any], names: Sequence[str], why: str) -> None:
+    for name in names:
+        if name in given:
+            option = name if name == "workload" else "--" + name.replace("_", "-")
+            raise ConfigError(f"{option}: {why}")
+
+
+def _from_trace(given: Mapping[str, Any]) -> Workload:
+    _refuse(given, _BUILTIN_ONLY, "is for built-in workloads, not for --trace")
+    scale = {name: given[name] for name in _TRACE_ONLY if name in given}
+    if scale.get("max_rounds") == 0:
+        scale["max_rounds"] = None
+    if "max_tool_wait" in scale:
+        scale["max_tool_wait_s"] = scale.pop("max_tool_wait")
+    return load_trace(
+        given["trace"], scale=TraceScale(**scale), rate=given.get("rate"), seed=given["seed"]
+    )
+
+
+def _from_name(given: Mapping[str, Any]) -> Workload:
+    _refuse(given, _TRACE_ONLY, "is for --trace only")
+    if "workload" not in given:
+        known = ", ".join(BUILTIN_WORKLOADS)
+        raise ConfigError(f"workload: name one of {known}, or give --trace FILE")
+    lengths = {name: given[name] for name in ("input_tokens", "output_tokens") if name in given}
+    if "prefix_tokens" in given:
+        lengths["prefix_tokens"] = _integers("prefix_tokens", given["prefix_tokens"])
+    return make_workload(
+        given["workload"],
+        tasks=given.get("tasks", 100),
+        rate=given.get("rate", 0.1),
+        seed=given["seed"],
+        lengths=Lengths(**lengths),
+    )
+
+
+def _integers(name: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"{name}: must be integers with commas, got {text!r}") from None
+
+
+def _engine_options(given: Mapping[str, Any]) -> EngineOptions:
+    return EngineOptions(
+        over_reserve=given["over_reserve"],
+        redo_model=given["redo_model"],
+        max_running=given["max_running"],
+        max_time_s=given.get("max_time"),
+    )
+
+
+def _config_fields(settings: Sequence[str]) -> dict[str, Any]:
+    """``FIELD=VALUE`` settings as fields of :class:`topas.Config`; the values are checked there."""
+    known = {field.name for field in dataclasses.fields(Config)}
+    fields: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals or name not in known:
+            raise ConfigError(
+                f"--set {setting}: must be FIELD=VALUE with a field of {', '.join(sorted(known))}"
+            )
+        if name in _SET_BY_ENGINE:
+            raise ConfigError(f"--set {name}: comes from the engine; use its own option")
+        fields[name] = _value(text)
+    return fields
+
+
+def _value(text: str) -> Any:
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _run(
+    workload: Workload,
+    names: Sequence[str],
+    costs: EngineCosts,
+    options: EngineOptions,
+    fields: Mapping[str, Any],
+) -> Comparison:
+    with _progress(len(workload.tasks) * len(names)) as (on_policy, on_task_end):
+        return compare(
+            workload,
+            names,
+            costs=costs,
+            options=options,
+            config=fields,
+            on_policy=on_policy,
+            on_task_end=on_task_end,
+        )
+
+
+def _show(comparison: Comparison, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(to_json(comparison) + "\n")
+        return
+    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    for table in to_tables(comparison, console):
+        console.print(table)
+    lines = notes(comparison)
+    for line in lines[:_NOTES_SHOWN]:
+        console.print(line, markup=False, highlight=False)
+    if len(lines) > _NOTES_SHOWN:
+        console.print(f"... and {len(lines) - _NOTES_SHOWN} more lines (see --json)")
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[tuple[Callable[[str], None], Callable[[], None]]]:
+    """A progress bar on stderr, only on a terminal."""
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description:12}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with bar:
+        line = bar.add_task("", total=total)
+        yield (lambda name: bar.update(line, description=name), lambda: bar.advance(line))

@@ -1,0 +1,129 @@
+"""Snapshot files: one JSON object a line, in the form of docs/snapshots.md."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from topas import Config, Snapshot
+from topas.errors import ConfigError, SnapshotError, TopasError
+
+__all__ = ["Expectation", "SnapshotLine", "read_snapshots"]
+
+#: The most joint outcomes that can be enumerated.
+_EXACT_LIMIT = 1 << 20
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """How expectations are taken, when the command line says so.
+
+    Parameters
+    ----------
+    exact : bool
+        Enumerate always; a line with too many outcomes is refused.
+    samples : int or None
+        Sample always, with so many draws; ``None``: as the line's config says.
+    """
+
+    exact: bool = False
+    samples: int | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """The config fields that it overrides.
+
+        Raises
+        ------
+        ConfigError
+            Both ways at once, or fewer than one draw.
+        """
+        if self.exact and self.samples is not None:
+            raise ConfigError("--exact and --samples exclude each other")
+        if self.exact:
+            return {"exact_limit": _EXACT_LIMIT, "samples": 0}
+        if self.samples is None:
+            return {}
+        if self.samples < 1:
+            raise ConfigError(f"--samples: must be at least 1, got {self.samples}")
+        return {"exact_limit": 1, "samples": self.samples}
+
+
+@dataclass(frozen=True)
+class SnapshotLine:
+    """One line of a snapshot file."""
+
+    number: int
+    snapshot: Snapshot
+    config: Config
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[TextIO]:
+    if str(path) == "-":
+        yield sys.stdin
+        return
+    try:
+        stream = path.open(encoding="utf-8")
+    except OSError as error:
+        raise SnapshotError(f"{path}: {error.strerror}") from None
+    with stream:
+        yield stream
+
+
+def _parse(text: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(text)
+    except ValueError as error:  # also an integer with too many digits
+        raise SnapshotError(f"not JSON: {error}") from None
+    except RecursionError:
+        raise SnapshotError("not a snapshot: nested too deeply") from None
+    if not isinstance(fields, dict):
+        raise SnapshotError(f"snapshot: must be an object, got {text.strip()[:80]}")
+    return fields
+
+
+def _config(fields: dict[str, Any], preset: str, expectation: Expectation) -> Config:
+    settings = fields.get("config")
+    if not isinstance(settings, dict):
+        raise SnapshotError("config: must be an object with the settings of the decision")
+    return Config.from_dict({**settings, **expectation.fields()}, preset=preset)
+
+
+def read_snapshots(
+    path: Path, preset: str, expectation: Expectation | None = None
+) -> Iterator[SnapshotLine]:
+    """Each line of a snapshot file; blank lines are passed over.
+
+    Parameters
+    ----------
+    path : Path
+        The file; ``-`` is standard input.
+    preset : {"paper", "default"}
+        What the line's config builds on.
+    expectation : Expectation or None
+        Overrides how expectations are taken.
+
+    Raises
+    ------
+    TopasError
+        Of the kind that fits, its message led by file and line number.
+    """
+    wanted = expectation or Expectation()
+    wanted.fields()  # refused before anything is read
+    with _open(path) as stream:
+        number = 0
+        try:
+            for number, text in enumerate(stream, start=1):
+                if text.strip():
+                    fields = _parse(text)
+                    snapshot = Snapshot.from_dict(fields)
+                    yield SnapshotLine(number, snapshot, _config(fields, preset, wanted))
+        except UnicodeDecodeError as error:
+            raise SnapshotError(f"{path}:{number + 1}: not UTF-8: {error.reason}") from None
+        except TopasError as error:
+            raise type(error)(f"{path}:{number}: {error}") from None

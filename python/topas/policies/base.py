@@ -1,0 +1,147 @@
+"""What a scheduling policy is: it hears events and, when asked, says which requests run next."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+__all__ = ["Id", "Plan", "Policy", "QueueView", "RequestView", "Setup", "StageProfile"]
+
+#: Ids of tasks and requests: integers or strings.
+Id: TypeAlias = int | str
+
+
+class RequestView(Protocol):
+    """What a policy sees of a waiting or running request. Times in seconds, lengths in tokens."""
+
+    @property
+    def id(self) -> int:
+        """Unique in a run; a preempted request keeps it."""
+
+    @property
+    def task(self) -> Id:
+        """Task it belongs to."""
+
+    @property
+    def stage(self) -> str:
+        """Stage of the task's workflow."""
+
+    @property
+    def agent(self) -> str:
+        """Agent whose static prefix it has."""
+
+    @property
+    def depth(self) -> int:
+        """Longest path from a root of the workflow to the request's stage, in stages."""
+
+    @property
+    def ready_s(self) -> float:
+        """When the request arrived at the engine."""
+
+    @property
+    def task_arrival_s(self) -> float:
+        """When its task arrived."""
+
+    @property
+    def input_tokens(self) -> int:
+        """Dynamic input, without the static prefix."""
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Tokens reserved for its generation."""
+
+    @property
+    def generated_tokens(self) -> int:
+        """Tokens generated in the present attempt (and kept of earlier ones)."""
+
+
+class QueueView(Protocol):
+    """What a policy sees of the engine when it is asked for a plan."""
+
+    @property
+    def waiting(self) -> Sequence[RequestView]:
+        """Requests that are ready and not admitted."""
+
+    @property
+    def running(self) -> Sequence[RequestView]:
+        """Admitted requests that have not finished."""
+
+    def resident_tokens(self, agent: str) -> int:
+        """Tokens of the agent's static prefix that are in the KV pool now: all of them or 0."""
+
+
+@dataclass(frozen=True)
+class StageProfile:
+    """A stage as known beforehand: predecessors by name, profiled LLM service in seconds."""
+
+    name: str
+    agent: str
+    after: tuple[str, ...]
+    service_s: float
+    request_s: float
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a policy is told before the first event: prefixes (tokens) and workflows by name."""
+
+    agents: Mapping[str, int]
+    workflows: Mapping[str, tuple[StageProfile, ...]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An answer to "what runs next".
+
+    Parameters
+    ----------
+    admit : sequence of int
+        Waiting requests in the order of admission. Without ``resident`` the engine walks it and
+        stops at the first request that does not fit; with it, all of them are admitted.
+    preempt : sequence of int
+        Running requests to stop; they wait again.
+    resident : frozenset of str or None
+        Agents whose prefixes are in the pool from now on; ``None``: the engine's LRU cache decides.
+    """
+
+    admit: Sequence[int]
+    preempt: Sequence[int] = ()
+    resident: frozenset[str] | None = None
+
+
+class Policy(ABC):
+    """A scheduling policy; events come in order of time, before the plan of that instant is asked.
+
+    Subclasses set :attr:`name`, and :attr:`explicit_residency` when their plans name the resident
+    prefixes; they override the events they care about. Times are seconds.
+    """
+
+    name: str
+    explicit_residency: bool = False
+
+    @abstractmethod
+    def plan(self, now: float, view: QueueView) -> Plan:
+        """Say what runs next."""
+
+    def begin(self, setup: Setup) -> None:  # noqa: B027
+        """A run starts: agents and workflows."""
+
+    def task_arrived(self, now: float, task: Id, workflow: str) -> None:  # noqa: B027
+        """A task arrived; its root stages get ready at once or after their wait."""
+
+    def request_ready(self, now: float, request: RequestView) -> None:  # noqa: B027
+        """A request is ready and waits."""
+
+    def request_completed(self, now: float, request: RequestView, service_s: float) -> None:  # noqa: B027
+        """A request finished; ``service_s`` is its LLM service, without queueing and tool waits."""
+
+    def stage_completed(self, now: float, task: Id, stage: str) -> None:  # noqa: B027
+        """The last round of a stage finished; its successors may get ready."""
+
+    def task_finished(self, now: float, task: Id) -> None:  # noqa: B027
+        """All stages of the task are completed."""
+
+    def task_cancelled(self, now: float, task: Id) -> None:  # noqa: B027
+        """The task was given up, and its requests with it."""

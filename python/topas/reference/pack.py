@@ -1,0 +1,133 @@
+"""SPEC section 4: GreedyPack, which finds the requests to serve under a given prefix set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from .score import Scorer, Terms
+from .state import Id, Request, id_key, tie
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """A feasible state: resident prefixes, admissions in order with their gains, preemptions."""
+
+    resident: frozenset[Id]
+    admit: tuple[Request, ...]
+    gains: tuple[float, ...]
+    preempt: tuple[Request, ...]
+    serves: bool
+    terms: Terms
+
+    @cached_property
+    def agents(self) -> list[Id]:
+        """Sorted ids of the resident prefixes."""
+        return sorted(self.resident, key=id_key)
+
+
+class Packing:
+    """One run of GreedyPack: what is admitted so far and the room that is left."""
+
+    def __init__(self, scorer: Scorer, resident: frozenset[Id]) -> None:
+        state, settings = scorer.state, scorer.state.settings
+        self.scorer = scorer
+        self.resident = resident
+        self.kept = [r for r in state.running if r.agent in resident]
+        self.preempt = [r for r in state.running if r.agent not in resident]
+        self.waiting = [r for r in state.waiting if r.agent in resident]
+        self.admit: list[Request] = []
+        self.gains: list[float] = []
+        self.room = settings.kv_capacity_tokens - sum(state.prefix[a] for a in resident)
+        self.room -= sum(r.kv_tokens for r in self.kept)
+        self.slots = settings.action_cap or len(self.waiting)
+        if settings.max_running_requests:
+            self.slots = min(self.slots, settings.max_running_requests - len(self.kept))
+        self.reserved = self._reserve()
+
+    def _reserve(self) -> dict[Id, int]:
+        """Smallest reservation among the waiting requests of each uncovered agent."""
+        covered = {r.agent for r in self.kept}
+        smallest: dict[Id, int] = {}
+        for r in self.waiting:
+            if r.agent not in covered:
+                smallest[r.agent] = min(smallest.get(r.agent, r.kv_tokens), r.kv_tokens)
+        return smallest
+
+    def feasible(self) -> bool:
+        """Say whether the prefix set can be served at all, within capacity, slots and cap."""
+        cap = self.scorer.state.settings.action_cap
+        served = {r.agent for r in self.kept} | self.reserved.keys()
+        return (
+            served == self.resident
+            and (cap == 0 or len(self.preempt) <= cap)
+            and len(self.reserved) <= self.slots
+            and sum(self.reserved.values()) <= self.room
+        )
+
+    def fits(self, request: Request) -> bool:
+        """Say whether the other uncovered agents can still be served after ``request``."""
+        others = [c for agent, c in self.reserved.items() if agent != request.agent]
+        return self.slots > len(others) and request.kv_tokens + sum(others) <= self.room
+
+    def best_request(self) -> tuple[Request, float] | None:
+        """Choose the fitting request of the largest gain per reserved token; also give its gain."""
+        done = list(self.admit)
+        if self.scorer.state.settings.count_running:
+            done += self.kept
+        fitting = [(r, self.scorer.gain(r, done)) for r in self.waiting if self.fits(r)]
+        if not fitting:
+            return None
+        densest = max(gain / r.kv_tokens for r, gain in fitting)
+        tied = [(r, gain) for r, gain in fitting if tie(gain / r.kv_tokens, densest)]
+        return min(tied, key=lambda choice: self._preference(choice[0]))
+
+    def _preference(self, request: Request) -> tuple[bool, float, tuple[int, int, bytes]]:
+        """Tie rule: a represented task first, then the earlier task, then the smaller id."""
+        represented = any(other.task == request.task for other in self.admit)
+        arrival = self.scorer.state.tasks[request.task].arrival
+        return (not represented, arrival, id_key(request.id))
+
+    def take(self, request: Request, gain: float) -> None:
+        """Admit a request."""
+        self.waiting.remove(request)
+        self.admit.append(request)
+        self.gains.append(gain)
+        self.room -= request.kv_tokens
+        self.slots -= 1
+        self.reserved.pop(request.agent, None)
+
+    def allocation(self) -> Allocation:
+        """Score the present allocation."""
+        terms = self.scorer.terms(self.resident, self.admit, self.gains, self.preempt)
+        return Allocation(
+            resident=self.resident,
+            admit=tuple(self.admit),
+            gains=tuple(self.gains),
+            preempt=tuple(self.preempt),
+            serves=bool(self.kept or self.admit),
+            terms=terms,
+        )
+
+
+def emissions(scorer: Scorer, resident: frozenset[Id]) -> Iterator[Allocation]:
+    """Yield every allocation GreedyPack passes through that covers the whole prefix set."""
+    packing = Packing(scorer, resident)
+    if not packing.feasible():
+        return
+    if not packing.reserved:
+        yield packing.allocation()
+    while (choice := packing.best_request()) is not None:
+        packing.take(*choice)
+        if not packing.reserved:
+            yield packing.allocation()
+
+
+def greedy_pack(scorer: Scorer, resident: frozenset[Id]) -> Allocation | None:
+    """Phi(R): the best allocation emitted, the fullest among equals; None when infeasible."""
+    found = list(emissions(scorer, resident))
+    if not found:
+        return None
+    best = max(allocation.terms.score for allocation in found)
+    return [allocation for allocation in found if tie(allocation.terms.score, best)][-1]

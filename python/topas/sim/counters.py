@@ -1,0 +1,42 @@
+"""What the engine counts while it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Counters"]
+
+
+@dataclass
+class Counters:
+    """Counts of one run; tokens and requests.
+
+    A hit is an admission that finds its prefix in the pool, or coming for another request;
+    a cold prefix is computed for the first time ever.
+    """
+
+    decode_steps: int = 0
+    decode_tokens: int = 0
+    peak_batch: int = 0
+    admissions: int = 0
+    hits: int = 0
+    prefix_tokens_hit: int = 0
+    prefix_tokens_needed: int = 0
+    loads: int = 0
+    load_tokens: int = 0
+    offloads: int = 0
+    cold_prefixes: int = 0
+    recomputed_prefixes: int = 0
+    recomputed_tokens: int = 0
+    preemptions: int = 0
+    redone_tokens: int = 0
+    completed_requests: int = 0
+    decisions: int = 0
+
+    def admitted(self, prefix_tokens: int, *, hit: bool) -> None:
+        """Count one admission."""
+        self.admissions += 1
+        self.prefix_tokens_needed += prefix_tokens
+        if hit:
+            self.hits += 1
+            self.prefix_tokens_hit += prefix_tokens

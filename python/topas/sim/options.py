@@ -1,0 +1,66 @@
+"""How the modelled engine behaves, apart from what things cost."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from topas.sim.checks import check_choice, check_int, check_number
+
+__all__ = ["EngineOptions"]
+
+RedoModel = Literal["decode", "prefill", "kept"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Behaviour of one engine.
+
+    Parameters
+    ----------
+    over_reserve : float
+        ``max_new`` of a request is its true output times this factor, rounded up; at least 1.
+    redo_model : {"decode", "prefill", "kept"}
+        What a preempted request does again when it is admitted (SPEC section 3). ``decode``: its
+        input is prefilled and all its tokens are decoded again (SGLang 0.5.3). ``prefill``: input
+        and generated tokens are prefilled in one go. ``kept``: its KV survives outside the pool,
+        nothing is redone.
+    max_running : int
+        Limit on the requests admitted at a time; 0 means none.
+    offload_copies : bool
+        A prefix that leaves under explicit residency is copied to the host (and holds its memory
+        until that is done), as the movement charge of the paper has it. Off: the host copy is kept
+        from the first time, so leaving is free.
+    coalesce : bool
+        Advance many decode steps at once (exact); off: one at a time, for tests.
+    max_time_s : float or None
+        Stop the clock here; what has arrived and not ended is reported as unfinished.
+    stall_limit : int
+        Stop after so many decisions in a row without an arrival or a finished request, and say so:
+        the policy preempts in circles (SPEC section 6, paper preset).
+
+    Raises
+    ------
+    ConfigError
+        A field is of the wrong type or out of range; the message names it.
+    """
+
+    over_reserve: float = 1.0
+    redo_model: RedoModel = "decode"
+    max_running: int = 0
+    offload_copies: bool = True
+    coalesce: bool = True
+    max_time_s: float | None = None
+    stall_limit: int = 10_000
+
+    def __post_init__(self) -> None:
+        check_number("over_reserve", self.over_reserve, minimum=1.0)
+        check_choice("redo_model", self.redo_model, ("decode", "prefill", "kept"))
+        check_int("max_running", self.max_running, minimum=0)
+        check_int("stall_limit", self.stall_limit, minimum=1)
+        if self.max_time_s is not None:
+            check_number("max_time_s", self.max_time_s, above=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain values, ready for JSON."""
+        return asdict(self)

@@ -1,0 +1,79 @@
+"""A request on its way through the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from topas.policies.base import Id
+
+__all__ = ["Phase", "Request"]
+
+
+class Phase(Enum):
+    """Where a request is. Admitted means any phase but ``WAITING``."""
+
+    WAITING = "waiting"
+    PLACING = "placing"  # admitted, its prefix or its memory is still on the way
+    PREFILL = "prefill"
+    DECODE = "decode"
+    DONE = "done"  # out of compute, its completion is handled at this boundary
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request; satisfies :class:`topas.policies.RequestView`.
+
+    Lengths in tokens, times in seconds. ``prefill_tokens`` is what its next prefill has to compute
+    apart from the prefix; ``attempt_s`` is when the engine began to work on the present attempt,
+    ``service_s`` the service of earlier attempts whose work was kept.
+    """
+
+    id: int
+    task: Id
+    stage_index: int
+    stage: str
+    agent: str
+    round: int
+    depth: int
+    ready_s: float
+    task_arrival_s: float
+    prefix_tokens: int
+    input_tokens: int
+    output_tokens: int
+    max_new_tokens: int
+    prefill_tokens: int = 0
+    generated_tokens: int = 0
+    phase: Phase = Phase.WAITING
+    attempt_s: float | None = None
+    service_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.prefill_tokens = self.input_tokens
+
+    @property
+    def reservation(self) -> int:
+        """KV tokens reserved while admitted: dynamic input and max_new, without the prefix."""
+        return self.input_tokens + self.max_new_tokens
+
+    @property
+    def context(self) -> int:
+        """Tokens a decode step of this request attends to."""
+        return self.prefix_tokens + self.input_tokens + self.generated_tokens
+
+    def suspend(self, now: float, redo_model: str) -> None:
+        """Go back to waiting after a preemption; what is lost depends on the redo model."""
+        if self.phase is Phase.DECODE:
+            if redo_model == "decode":
+                self.generated_tokens = 0
+            elif self.attempt_s is not None:
+                self.service_s += now - self.attempt_s
+            kept = redo_model == "kept"
+            self.prefill_tokens = 0 if kept else self.input_tokens + self.generated_tokens
+        self.phase = Phase.WAITING
+        self.attempt_s = None
+
+    def finish(self, now: float) -> float:
+        """LLM service at completion: compute of this attempt and of kept work, seconds."""
+        started = now if self.attempt_s is None else self.attempt_s
+        return self.service_s + now - started
