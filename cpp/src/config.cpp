@@ -10,7 +10,7 @@ namespace topas {
 
 namespace {
 
-constexpr std::int64_t kEnumerateLimit = 20;                   // a million prefix sets
+constexpr std::int64_t kEnumerateLimit = 20;  // a million prefix sets
 constexpr std::int64_t kCountLimit = std::int64_t{1} << 31U;
 constexpr std::int64_t kOutcomesLimit = std::int64_t{1} << 20U;
 
@@ -48,8 +48,7 @@ void Config::validate() const {
   check(samples, "samples", 0, kOutcomesLimit);
   check(redo_weight, "redo_weight", true);
   if (!std::isfinite(kv_bytes_per_token / swap_bytes_per_s)) {
-    throw ConfigError(
-        detail::text("swap_bytes_per_s: too small beside kv_bytes_per_token, got ", swap_bytes_per_s));
+    throw ConfigError(detail::text("swap_bytes_per_s: too small beside kv_bytes_per_token, got ", swap_bytes_per_s));
   }
 }
 

@@ -179,7 +179,8 @@ RequestView SnapshotInstance::view_of(const RequestState& request) const {
   if (request.running) {
     const double factor = instance_.tasks[view.task].age_factor;
     view.redo = detail::redo_cost(config_, request.input_tokens, request.generated_tokens);
-    view.revoke = detail::revoke_cost(config_, request.credit, factor, request.age_factor_at_admission.value_or(factor));
+    view.revoke =
+        detail::revoke_cost(config_, request.credit, factor, request.age_factor_at_admission.value_or(factor));
   }
   return view;
 }

@@ -12,8 +12,7 @@ namespace topas::detail {
 class Rows {
  public:
   Rows() = default;
-  Rows(std::size_t rows, std::size_t columns)
-      : columns_((columns + 7) / 8 * 8), values_(rows * columns_, 0.0) {}
+  Rows(std::size_t rows, std::size_t columns) : columns_((columns + 7) / 8 * 8), values_(rows * columns_, 0.0) {}
 
   [[nodiscard]] std::size_t columns() const noexcept { return columns_; }
   [[nodiscard]] double* operator[](std::size_t row) noexcept { return values_.data() + row * columns_; }

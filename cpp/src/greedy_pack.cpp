@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <tuple>
+#include <utility>
 
 #include "tie.hpp"
 
@@ -64,7 +65,7 @@ bool GreedyPack::start(std::span<const std::uint32_t> members, Allocation& out) 
     out.kept += agent.running.size();
   }
   out.preempted = static_cast<std::uint32_t>(instance_.running.size()) - out.kept;
-  if (room < 0 || (config.action_cap > 0 && out.preempted > config.action_cap)) {
+  if (room < 0 || (config.action_cap > 0 && std::cmp_greater(out.preempted, config.action_cap))) {
     return false;
   }
   std::int64_t slots = config.action_cap > 0 ? config.action_cap : kUnlimited;

@@ -15,7 +15,7 @@ struct Allocation {
   bool feasible = false;
   double score = 0.0;
   std::uint32_t admitted = 0;
-  std::uint32_t kept = 0;       ///< running requests that stay
+  std::uint32_t kept = 0;  ///< running requests that stay
   std::uint32_t preempted = 0;
   Terms terms;
 
@@ -63,7 +63,7 @@ class GreedyPack {
   [[nodiscard]] bool fits(const RequestView& request) const noexcept;
   [[nodiscard]] std::size_t best_option() const;
   [[nodiscard]] bool precedes(const Option& left, const Option& right) const;
-  void admit(std::size_t option);
+  void admit(std::size_t at);
   void refresh_task(std::uint32_t task);
   [[nodiscard]] Option option_of(std::uint32_t request);
   [[nodiscard]] std::span<std::uint64_t> completions(const TaskView& task) noexcept {
@@ -74,10 +74,10 @@ class GreedyPack {
   const Instance& instance_;
   Score score_;
   PathScratch scratch_;
-  std::vector<std::uint8_t> inside_;        // of each agent: in the set
-  std::vector<std::uint8_t> uncovered_;     // of each agent: in the set, without a request so far
+  std::vector<std::uint8_t> inside_;     // of each agent: in the set
+  std::vector<std::uint8_t> uncovered_;  // of each agent: in the set, without a request so far
   std::int64_t uncovered_count_ = 0;
-  std::int64_t uncovered_kv_ = 0;           // reserved for them
+  std::int64_t uncovered_kv_ = 0;  // reserved for them
   std::int64_t room_ = 0, first_room_ = 0;
   std::int64_t slots_ = 0, first_slots_ = 0;
   std::vector<std::uint64_t> completions_;  // hypothetical completions of each task

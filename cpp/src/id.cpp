@@ -1,6 +1,7 @@
 #include "topas/id.hpp"
 
 #include "random.hpp"
+#include "text.hpp"
 
 namespace topas {
 
@@ -35,7 +36,7 @@ std::string to_string(const Id& id) {
   if (const auto* number = std::get_if<std::int64_t>(&id.value())) {
     return std::to_string(*number);
   }
-  return "'" + printable(std::get<std::string>(id.value())) + "'";
+  return detail::text("'", printable(std::get<std::string>(id.value())), "'");
 }
 
 std::uint64_t stable_hash(const Id& id) noexcept {

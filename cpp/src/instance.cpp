@@ -8,7 +8,7 @@ namespace topas::detail {
 namespace {
 
 /// Groups of equal keys: `out` receives the indexes of `requests` by task, and each task its range in `out`.
-void group_by_task(const std::vector<RequestView>& requests, std::vector<TaskView>& tasks, Range TaskView::*range,
+void group_by_task(const std::vector<RequestView>& requests, std::vector<TaskView>& tasks, Range TaskView::* range,
                    std::vector<std::uint32_t>& out) {
   for (auto& task : tasks) {
     task.*range = {};
@@ -29,7 +29,7 @@ void group_by_task(const std::vector<RequestView>& requests, std::vector<TaskVie
 }
 
 void group_by_agent(const std::vector<RequestView>& requests, std::vector<AgentView>& agents,
-                    Range AgentView::*range) {
+                    Range AgentView::* range) {
   for (std::uint32_t at = 0; at < requests.size(); ++at) {
     Range& group = agents[requests[at].agent].*range;
     if (group.size() == 0) {

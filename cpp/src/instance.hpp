@@ -24,8 +24,8 @@ struct AgentView {
   bool resident = false;
   std::int64_t next_stages = 0;  ///< n_a: stages about to become ready (SPEC section 3, J_reuse)
   // The rest is filled in by Instance::index().
-  Range waiting{}, running{};        ///< into Instance::waiting and Instance::running
-  std::int64_t least_waiting_kv = 0; ///< smallest reservation among the waiting requests
+  Range waiting{}, running{};         ///< into Instance::waiting and Instance::running
+  std::int64_t least_waiting_kv = 0;  ///< smallest reservation among the waiting requests
   std::int64_t running_kv = 0;
   double reuse = 0.0;   ///< share of J_reuse when it is in R', unweighted seconds times beta
   double redo = 0.0;    ///< J_redo when its running requests are preempted
@@ -57,10 +57,10 @@ struct TaskView {
 /// Fill in `config`, `agents`, `tasks`, `waiting`, `running` and the idle residents, then call index().
 struct Instance {
   const Config* config = nullptr;
-  std::vector<AgentView> agents;     ///< ascending ids
-  std::vector<TaskView> tasks;       ///< any order
-  std::vector<RequestView> waiting;  ///< by (agent, id)
-  std::vector<RequestView> running;  ///< by (agent, id)
+  std::vector<AgentView> agents;          ///< ascending ids
+  std::vector<TaskView> tasks;            ///< any order
+  std::vector<RequestView> waiting;       ///< by (agent, id)
+  std::vector<RequestView> running;       ///< by (agent, id)
   std::int64_t idle_resident_tokens = 0;  ///< prefixes of resident agents that have no request
   std::vector<const Id*> idle_residents;
 
@@ -84,8 +84,7 @@ struct Instance {
 [[nodiscard]] double age_factor(const Config& config, double age_scale_s, double now, double arrival) noexcept;
 
 /// What preempting a running request costs (SPEC section 3): work to be done again, weighted.
-[[nodiscard]] double redo_cost(const Config& config, std::int64_t input_tokens,
-                               std::int64_t generated_tokens) noexcept;
+[[nodiscard]] double redo_cost(const Config& config, std::int64_t input_tokens, std::int64_t generated_tokens) noexcept;
 
 /// What its stored credit is revoked at (SPEC sections 3 and 6).
 [[nodiscard]] double revoke_cost(const Config& config, double credit, double age_factor_now,

@@ -35,9 +35,9 @@ class PathBlock {
   Outcomes outcomes_;
   std::vector<std::vector<std::uint32_t>> next_;  // successors inside the block
   std::vector<std::uint32_t> reducible_;
-  bool only_sources_;   // every reducible stage has no predecessor in the block
-  Rows below_;          // for a reducible source: the longest path behind it
-  Rows others_;         // one row: the longest path from any other source
+  bool only_sources_;  // every reducible stage has no predecessor in the block
+  Rows below_;         // for a reducible source: the longest path behind it
+  Rows others_;        // one row: the longest path from any other source
 };
 
 }  // namespace topas::detail

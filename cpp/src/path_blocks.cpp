@@ -17,8 +17,8 @@ struct Remaining {
 
 /// Marks the stages that have an unfinished stage strictly before (after) them.
 template <class Order, class Neighbours>
-std::vector<bool> beyond_unfinished(Order begin, Order end, std::span<const StageOutlook> stages,
-                                    Neighbours&& neighbours) {
+std::vector<bool> beyond_unfinished(const Order& begin, const Order& end, std::span<const StageOutlook> stages,
+                                    const Neighbours& neighbours) {
   std::vector<bool> beyond(stages.size(), false);
   for (auto at = begin; at != end; ++at) {
     const auto near = neighbours(*at);
@@ -35,10 +35,10 @@ Remaining remaining_stages(const StageGraph& graph, std::span<const StageOutlook
     left.position[stage] = static_cast<std::uint32_t>(left.order.size());
     left.order.push_back(stage);
   };
-  const auto after = beyond_unfinished(order.begin(), order.end(), stages,
-                                       [&graph](auto stage) { return graph.predecessors(stage); });
-  const auto before = beyond_unfinished(order.rbegin(), order.rend(), stages,
-                                        [&graph](auto stage) { return graph.successors(stage); });
+  const auto after =
+      beyond_unfinished(order.begin(), order.end(), stages, [&graph](auto stage) { return graph.predecessors(stage); });
+  const auto before =
+      beyond_unfinished(order.rbegin(), order.rend(), stages, [&graph](auto stage) { return graph.successors(stage); });
   for (const auto stage : order) {
     if (!stages[stage].finished || (after[stage] && before[stage])) {
       keep(stage);
@@ -61,13 +61,13 @@ std::vector<bool> separators(const StageGraph& graph, const Remaining& left) {
     }
     reach = std::max(reach, nearest);
   }
-  std::int64_t back = count;  // the earliest "nearest predecessor" of the stages so far, from behind
-  for (std::int64_t at = static_cast<std::int64_t>(count) - 1; at >= 0; --at) {
-    separates[at] = separates[at] && at <= back;
-    std::int64_t nearest = -1;
+  std::uint32_t back = count;  // one past the earliest "nearest predecessor" of the stages so far, from behind
+  for (std::uint32_t at = count; at-- > 0;) {
+    separates[at] = separates[at] && at < back;
+    std::uint32_t nearest = 0;  // one past it, too
     for (const auto before : graph.predecessors(left.order[at])) {
       if (left.position[before] != kGone) {
-        nearest = std::max<std::int64_t>(nearest, left.position[before]);
+        nearest = std::max(nearest, left.position[before] + 1);
       }
     }
     back = std::min(back, nearest);

@@ -13,9 +13,7 @@ namespace {
 
 constexpr double kInfeasible = -std::numeric_limits<double>::infinity();
 
-void insert(PrefixSet& set, std::uint32_t agent) {
-  set.insert(std::upper_bound(set.begin(), set.end(), agent), agent);
-}
+void insert(PrefixSet& set, std::uint32_t agent) { set.insert(std::upper_bound(set.begin(), set.end(), agent), agent); }
 
 }  // namespace
 
@@ -58,7 +56,7 @@ PrefixSearch::PrefixSearch(const Instance& instance, GreedyPack& pack, Visitor v
     : instance_(instance), pack_(pack), visit_(std::move(visit)) {}
 
 std::optional<PrefixSet> PrefixSearch::run() {
-  if (static_cast<std::int64_t>(instance_.agents.size()) <= instance_.config->enumerate_max_agents) {
+  if (std::cmp_less_equal(instance_.agents.size(), instance_.config->enumerate_max_agents)) {
     enumerate();
   } else {
     search_greedily();

@@ -37,8 +37,8 @@ void check_predecessors(const Task& task, std::uint32_t stage, const Id& name) {
   for (const auto predecessor : workflow.graph().predecessors(stage)) {
     if (task.stages[predecessor].status == StageStatus::open) {
       throw StateError(text("stage ", to_string(name), " of task ", to_string(task.id), " is not ready: send ",
-                            "stage_completed or stage_skipped for ",
-                            to_string(workflow.stages()[predecessor].name), " first"));
+                            "stage_completed or stage_skipped for ", to_string(workflow.stages()[predecessor].name),
+                            " first"));
     }
   }
 }
@@ -80,8 +80,8 @@ void Scheduler::register_agent(const Id& agent, std::int64_t prefix_tokens) {
     state_->agents.emplace(agent, detail::Agent{agent, prefix_tokens});
   } else if (found->second.prefix_tokens != prefix_tokens) {
     if (found->second.active() || found->second.resident) {
-      throw StateError(text("agent ", to_string(agent), " is in use: its prefix stays at ",
-                            found->second.prefix_tokens, " tokens, not ", prefix_tokens));
+      throw StateError(text("agent ", to_string(agent), " is in use: its prefix stays at ", found->second.prefix_tokens,
+                            " tokens, not ", prefix_tokens));
     }
     found->second.prefix_tokens = prefix_tokens;
   }
@@ -112,8 +112,8 @@ void Scheduler::register_workflow(Workflow workflow) {
     ++agent->stages;
   }
   const Id name = workflow.name();
-  state_->workflows.emplace(
-      name, detail::WorkflowEntry{std::move(workflow), std::move(profiles), std::move(agents), 0});
+  state_->workflows.emplace(name,
+                            detail::WorkflowEntry{std::move(workflow), std::move(profiles), std::move(agents), 0});
   ++state_->version;
 }
 
@@ -158,8 +158,8 @@ void Scheduler::task_finished(double now, const Id& task) {
   state_->touch(now);
 }
 
-void Scheduler::request_ready(double now, const Id& request, const Id& task, const Id& stage,
-                              std::int64_t input_tokens, std::int64_t max_new_tokens) {
+void Scheduler::request_ready(double now, const Id& request, const Id& task, const Id& stage, std::int64_t input_tokens,
+                              std::int64_t max_new_tokens) {
   state_->check_clock(now);
   Task& owner = state_->task(task);
   const std::uint32_t index = owner.workflow->workflow.index_of(stage);
@@ -265,8 +265,8 @@ void Scheduler::prefix_evicted(double now, const Id& agent) {
     throw StateError(text("prefix_evicted: the prefix of agent ", to_string(agent), " is not resident"));
   }
   if (!entry.running.empty()) {
-    throw StateError(text("prefix_evicted: agent ", to_string(agent), " has ", entry.running.size(),
-                          " running request(s)"));
+    throw StateError(
+        text("prefix_evicted: agent ", to_string(agent), " has ", entry.running.size(), " running request(s)"));
   }
   entry.resident = false;
   state_->touch(now);
@@ -274,8 +274,8 @@ void Scheduler::prefix_evicted(double now, const Id& agent) {
 
 void Scheduler::commit(const Decision& decision) {
   if (decision.state_version != state_->version) {
-    throw StateError(text("commit: the state has changed since the decision was made (version ",
-                          decision.state_version, ", now ", state_->version, ")"));
+    throw StateError(text("commit: the state has changed since the decision was made (version ", decision.state_version,
+                          ", now ", state_->version, ")"));
   }
   state_->check_clock(decision.now);
   state_->check_applies(decision);

@@ -59,14 +59,15 @@ void Scheduler::State::check_applies(const Decision& decision) {
   std::set<Id> requests_seen;
   std::set<Id> agents_seen;
   const auto check_request = [&](const Id& id, bool running) {
+    const char* needed = running ? "running" : "waiting";
     if (request(id).running != running || !requests_seen.insert(id).second) {
-      throw StateError(text("commit: request ", to_string(id), " is not ", running ? "running" : "waiting"));
+      throw StateError(text("commit: request ", to_string(id), " is not ", needed));
     }
   };
   const auto check_agent = [&](const Id& id, bool resident) {
+    const char* wrong = resident ? "not" : "already";
     if (agent(id).resident != resident || !agents_seen.insert(id).second) {
-      throw StateError(text("commit: the prefix of agent ", to_string(id), resident ? " is not" : " is already",
-                            " resident"));
+      throw StateError(text("commit: the prefix of agent ", to_string(id), " is ", wrong, " resident"));
     }
   };
   for (const auto& id : decision.preempt) {

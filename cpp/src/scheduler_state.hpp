@@ -22,9 +22,9 @@ struct Agent {
   Id id;
   std::int64_t prefix_tokens = 0;
   bool resident = false;
-  std::int64_t stages = 0;         ///< stages of registered workflows that name it
-  std::vector<Request*> waiting{};  ///< ascending id
-  std::vector<Request*> running{};  ///< ascending id
+  std::int64_t stages = 0;               ///< stages of registered workflows that name it
+  std::vector<Request*> waiting{};       ///< ascending id
+  std::vector<Request*> running{};       ///< ascending id
   mutable std::int64_t next_stages = 0;  ///< scratch of a decision
 
   [[nodiscard]] bool active() const noexcept { return !waiting.empty() || !running.empty(); }
@@ -41,9 +41,9 @@ enum class StageStatus : std::uint8_t { open, completed, skipped };
 
 struct Stage {
   StageStatus status = StageStatus::open;
-  double service_s = 0.0;        ///< e
-  std::int64_t completed = 0;    ///< finished requests
-  std::int64_t live = 0;         ///< waiting and running requests
+  double service_s = 0.0;      ///< e
+  std::int64_t completed = 0;  ///< finished requests
+  std::int64_t live = 0;       ///< waiting and running requests
   std::int64_t running = 0;
   mutable std::uint64_t seen = 0;  ///< scratch of a decision
 };

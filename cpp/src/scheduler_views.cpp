@@ -56,12 +56,14 @@ const TaskModel& Scheduler::State::model_of(const Task& task) const {
     return *task.model;
   }
   std::vector<detail::StageOutlook> stages;
+  stages.reserve(task.stages.size());
   for (std::size_t at = 0; at < task.stages.size(); ++at) {
     const auto& profile = task.workflow->profiles[at];
-    stages.push_back({task.stages[at].status != StageStatus::open, profile.sorted_totals(),
-                      task.stages[at].service_s, profile.request_s()});
+    stages.push_back({task.stages[at].status != StageStatus::open, profile.sorted_totals(), task.stages[at].service_s,
+                      profile.request_s()});
   }
   std::vector<detail::RequestOutlook> outlooks;
+  outlooks.reserve(task.requests.size());
   for (const auto* request : task.requests) {
     outlooks.push_back({request->stage, expected_service_s(*request)});
   }
@@ -107,8 +109,9 @@ void Scheduler::State::fill(Instance& instance, double now) const {
     for (const auto* request : agent.running) {
       RequestView view = view_of(*request, index);
       const double factor = instance.tasks[view.task].age_factor;
+      const auto credit = request->credit.value_or(detail::StoredCredit{});
       view.redo = detail::redo_cost(config, request->input_tokens, request->generated_tokens);
-      view.revoke = detail::revoke_cost(config, request->credit->value, factor, request->credit->age_factor);
+      view.revoke = detail::revoke_cost(config, credit.value, factor, credit.age_factor);
       instance.running.push_back(view);
       count_next_stages(*request, mark);
     }
@@ -178,8 +181,10 @@ Snapshot Scheduler::snapshot(double now) const {
     for (std::uint32_t at = 0; at < task->stages.size(); ++at) {
       const auto before = workflow.graph().predecessors(at);
       const auto& stage = task->stages[at];
-      out.tasks.back().stages.push_back({workflow.stages()[at].agent, {before.begin(), before.end()},
-                                         first_profile.at(workflow.name()) + at, stage.status != StageStatus::open,
+      out.tasks.back().stages.push_back({workflow.stages()[at].agent,
+                                         {before.begin(), before.end()},
+                                         first_profile.at(workflow.name()) + at,
+                                         stage.status != StageStatus::open,
                                          stage.service_s});
     }
   }

@@ -23,9 +23,9 @@ class Score {
  private:
   const Instance& instance_;
   Terms terms_;
-  double transfer_s_ = 0.0;                 ///< of all incoming and outgoing prefixes
-  std::int64_t waiting_tasks_ = 0;          ///< |T_in|
-  std::vector<std::uint8_t> task_waits_;    ///< whether a task is in T_in
+  double transfer_s_ = 0.0;               ///< of all incoming and outgoing prefixes
+  std::int64_t waiting_tasks_ = 0;        ///< |T_in|
+  std::vector<std::uint8_t> task_waits_;  ///< whether a task is in T_in
   std::vector<std::uint32_t> tasks_marked_;
 };
 

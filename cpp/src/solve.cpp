@@ -21,7 +21,7 @@ std::vector<Id> ids_of_agents(const Instance& instance, std::span<const std::uin
 
 /// Ids of the requests that `chosen` picks, ascending.
 template <class Predicate>
-std::vector<Id> ids_of_requests(const std::vector<RequestView>& requests, Predicate&& chosen) {
+std::vector<Id> ids_of_requests(const std::vector<RequestView>& requests, const Predicate& chosen) {
   std::vector<Id> out;
   for (const auto& request : requests) {
     if (chosen(request)) {
@@ -130,8 +130,8 @@ struct Candidates {
 
 CandidateState write_candidate(const Instance& instance, GreedyPack& pack, const PrefixSet& members) {
   const Allocation allocation = pack.pack(members);
-  return {ids_of_agents(instance, members), admitted_ids(instance, pack, allocation),
-          preempted_ids(instance, members), allocation.terms};
+  return {ids_of_agents(instance, members), admitted_ids(instance, pack, allocation), preempted_ids(instance, members),
+          allocation.terms};
 }
 
 /// The best score among the candidates that admit the request, if any.
@@ -147,8 +147,8 @@ void find_alternative(const std::vector<CandidateState>& candidates, LeftWaiting
   }
 }
 
-WaitReason reason_for(const Instance& instance, const RequestView& request, const PrefixSet& chosen,
-                      std::int64_t room, std::int64_t slots) {
+WaitReason reason_for(const Instance& instance, const RequestView& request, const PrefixSet& chosen, std::int64_t room,
+                      std::int64_t slots) {
   if (instance.never_fits(request)) {
     return WaitReason::never_fits;
   }

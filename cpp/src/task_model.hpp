@@ -44,8 +44,8 @@ class TaskModel {
     std::vector<std::vector<std::uint32_t>> requests;  ///< of each reducible stage, ascending
   };
 
-  void add_part(const Config& config, const Id& task, const StageGraph& graph,
-                std::span<const StageOutlook> stages, std::span<const std::uint32_t> block);
+  void add_part(const Config& config, const Id& task, const StageGraph& graph, std::span<const StageOutlook> stages,
+                std::span<const std::uint32_t> block);
   [[nodiscard]] double evaluate(CompletionSet completed, PathScratch& scratch) const;
 
   std::vector<RequestOutlook> requests_;

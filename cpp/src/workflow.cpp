@@ -43,8 +43,7 @@ std::unordered_map<Id, std::uint32_t, IdHash> index_stages(const Id& name, const
   std::unordered_map<Id, std::uint32_t, IdHash> index;
   for (const auto& stage : stages) {
     if (!index.emplace(stage.name, static_cast<std::uint32_t>(index.size())).second) {
-      throw WorkflowError(
-          detail::text("workflow ", to_string(name), ": duplicate stage ", to_string(stage.name)));
+      throw WorkflowError(detail::text("workflow ", to_string(name), ": duplicate stage ", to_string(stage.name)));
     }
     check_service(stage.service_s, "service_s", stage.name);
     check_service(stage.request_s, "request_s", stage.name);

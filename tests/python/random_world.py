@@ -97,6 +97,7 @@ class World:
         self.running: dict[Id, tuple[Id, int]] = {}
         self.generated: dict[Id, int] = {}
         self.resident: set[Id] = set()
+        self.arrived = 0
         self.ended = {"finished": 0, "cancelled": 0}
 
     # ---------------------------------------------------------------------------- the events
@@ -108,6 +109,7 @@ class World:
         task = self._new_name("task")
         self.scheduler.task_arrived(self.now, task, workflow.name)
         self.tasks[task] = Live(workflow)
+        self.arrived += 1
         return True
 
     def ready(self, pick: int) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-__all__ = ["random_snapshot", "snapshots"]
+__all__ = ["PRESETS", "random_snapshot", "snapshots"]
 
 Json = dict[str, Any]
 Id = int | str
@@ -21,6 +21,7 @@ PRESETS: tuple[Json, ...] = (
     {"count_running": False, "age_credit": False, "redo_weight": 1.0},
     {"count_running": True, "age_credit": True, "redo_weight": 3.0},
 )
+"""The fields of the presets ``paper`` and ``default``."""
 STRINGS = ("7", "10", "a", "b", "agent/one", "Zoë", "é", "", "plan", "review", "z-9", "日本")
 
 

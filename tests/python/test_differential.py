@@ -142,6 +142,8 @@ def test_explanation_has_the_same_decision_and_the_best_candidate_first(fields: 
     assert explanation.decision == decision
     left = {entry.request for entry in explanation.left_waiting}
     waiting = {request["id"] for request in fields["requests"] if not request["running"]}
+    assert left == waiting - set(decision.admit)
+    assert bool(explanation.candidates) == is_feasible(fields)
     if explanation.candidates:
         first = explanation.candidates[0]
         assert (first.resident, first.admit, first.preempt, first.terms) == (
@@ -155,7 +157,6 @@ def test_explanation_has_the_same_decision_and_the_best_candidate_first(fields: 
             c.terms.score <= decision.score or close(c.terms.score, decision.score, 1e-12)
             for c in serving
         )
-        assert left == waiting - set(decision.admit)
 
 
 @given(snapshots)

@@ -44,7 +44,7 @@ def refused(use: Use, error: type[TopasError], *words: str) -> None:
     assert fingerprint(scheduler) == before
 
 
-# ---------------------------------------------------------------------------- what is not known
+# -------------------------------------------------------------- what is not known
 
 UNKNOWN: dict[str, tuple[Use, str]] = {
     "unregister_agent": (lambda s: s.unregister_agent("nobody"), "agent 'nobody'"),
@@ -85,7 +85,7 @@ def test_unknown_id(name: str) -> None:
     refused(use, UnknownId, what)
 
 
-# --------------------------------------------------------------------- what is not legal at present
+# -------------------------------------------------------------- what is not legal at present
 
 NOT_NOW: dict[str, tuple[Use, tuple[str, ...]]] = {
     "agent of a workflow unregistered": (
@@ -193,7 +193,7 @@ def test_not_legal_at_present(name: str) -> None:
     refused(use, StateError, *words)
 
 
-# ------------------------------------------------------------------------------- arguments
+# -------------------------------------------------------------- arguments
 
 HUGE = 2**48 + 1
 EVENTS: dict[str, dict[str, Any]] = {
@@ -318,7 +318,7 @@ def test_control_characters_do_not_cut_or_break_a_message() -> None:
         scheduler.task_cancelled(NOW, "a\0b\nc")
 
 
-# ------------------------------------------------------------------------------------- commit
+# -------------------------------------------------------------- commit
 
 
 def test_commit_of_a_stale_decision_is_refused() -> None:
@@ -400,7 +400,7 @@ def test_commit_of_the_decision_of_another_scheduler_that_saw_the_same_events() 
     assert fingerprint(first) == fingerprint(second)
 
 
-# ----------------------------------------------------------------------------- the tree of errors
+# -------------------------------------------------------------- the tree of errors
 
 
 def test_every_error_of_the_core_reaches_python_under_its_own_name() -> None:
@@ -487,7 +487,7 @@ def test_refusal_in_a_decision_leaves_the_scheduler_as_it_was() -> None:
     assert after[2].to_dict() == before[2].to_dict()
 
 
-# -------------------------------------------------------------------- arguments of other functions
+# -------------------------------------------------------------- arguments of other functions
 
 
 @pytest.mark.parametrize("config", [None, {}, 5, "default"])

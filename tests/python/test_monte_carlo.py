@@ -177,7 +177,7 @@ def test_draws_depend_on_seed_task_and_stage() -> None:
     assert all(value > fmean(totals) for value in values.values())
 
 
-# --------------------------------------------------------------------------- the same everywhere
+# -------------------------------------------------------------- the same everywhere
 
 
 def sampled_states(count: int = 40) -> list[Json]:
@@ -245,7 +245,7 @@ def test_seed_matters() -> None:
     assert answers(others) != answers(states)
 
 
-# ------------------------------------------------------------------------- marginals of a candidate
+# -------------------------------------------------------------- marginals of a candidate
 
 
 def test_marginals_add_up_to_the_joint_reduction() -> None:

@@ -1,4 +1,4 @@
-"""Snapshots: the plain form, what is optional in it, and what is wrong with a bad one by its path."""
+"""Snapshots: the plain form, what is optional in it, and what is wrong with a bad one."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_bad_id_is_named(path: str) -> None:
         ("requests.0.stage", 4, "requests[0].stage: task 's' has no stage 4"),
         ("requests.0.agent", "B", "requests[0].agent: is 'B', but its stage belongs to agent 'A'"),
         ("tasks.0.stages.1.after", [4], "tasks[0].stages[1].after: the task has no stage 4"),
-        ("tasks.0.stages.0.after", [3], "task 's': stages form a cycle: 0 -> 2 -> 3 -> 0"),
+        ("tasks.0.stages.0.after", [3], "task 's': stages form a cycle: 0 -> 1 -> 3 -> 0"),
         ("tasks.0.stages.1.after", [1], "task 's': stages form a cycle: 1 -> 1"),
     ],
 )

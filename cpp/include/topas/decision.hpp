@@ -94,7 +94,7 @@ struct Explanation {
 
 /// E[LP] of one task of the snapshot after the hypothetical completions of some of its requests, seconds (SPEC
 /// section 2). Throws UnknownId for a task or a request that the snapshot does not have.
-[[nodiscard]] double expected_longest_path(
-    const Snapshot& snapshot, const Config& config, const Id& task, const std::vector<Id>& completions);
+[[nodiscard]] double expected_longest_path(const Snapshot& snapshot, const Config& config, const Id& task,
+                                           const std::vector<Id>& completions);
 
 }  // namespace topas

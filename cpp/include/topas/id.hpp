@@ -13,9 +13,9 @@ namespace topas {
 class Id {
  public:
   Id() = default;
-  Id(std::int64_t value) : value_(value) {}              // NOLINT(google-explicit-constructor)
-  Id(std::string value) : value_(std::move(value)) {}    // NOLINT(google-explicit-constructor)
-  Id(const char* value) : value_(std::string(value)) {}  // NOLINT(google-explicit-constructor)
+  Id(std::int64_t value) : value_(value) {}              // NOLINT(misc-explicit-constructor)
+  Id(std::string value) : value_(std::move(value)) {}    // NOLINT(misc-explicit-constructor)
+  Id(const char* value) : value_(std::string(value)) {}  // NOLINT(misc-explicit-constructor)
 
   [[nodiscard]] const std::variant<std::int64_t, std::string>& value() const noexcept { return value_; }
 

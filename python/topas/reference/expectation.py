@@ -119,23 +119,30 @@ def ancestors_of(order: Sequence[int], task: Task) -> dict[int, frozenset[int]]:
     return above
 
 
+def kept_stages(order: Sequence[int], task: Task) -> list[int]:
+    """List the stages that matter: the unfinished ones, and the completed ones between such."""
+    above = ancestors_of(order, task)
+    unfinished = {v for v in order if not task.stages[v].completed}
+    before_unfinished = frozenset[int]().union(*(above[v] for v in unfinished))
+    return [
+        v for v in order if v in unfinished or (v in before_unfinished and above[v] & unfinished)
+    ]
+
+
 def blocks(task: Task) -> list[list[int]]:
     """Cut a task's unfinished DAG into blocks whose longest paths add up to that of the whole.
 
-    Completed stages stay, as zeros, where they lie between unfinished ones. A separator is a
-    stage that comes before or after every other one: some longest path passes through it.
-    Separators are blocks of their own, and so are the stages between two of them.
+    A separator is a stage that comes before or after every other one: some longest path passes
+    through it. Separators are blocks of their own, and so are the stages between two of them.
     """
     order = topological_order(task)
     above = ancestors_of(order, task)
-    unfinished = {v for v in order if not task.stages[v].completed}
-    needed = {u for v in unfinished for u in above[v]}
-    kept = [v for v in order if v in unfinished or (v in needed and above[v] & unfinished)]
-    below = {v: {u for u in kept if v in above[u]} for v in kept}
-    separators = [v for v in kept if len(above[v] & set(kept)) + len(below[v]) == len(kept) - 1]
+    kept = kept_stages(order, task)
+    related = {v: sum(u in above[v] or v in above[u] for u in kept) for v in kept}
+    separators = {v for v in kept if related[v] == len(kept) - 1}
     place: dict[tuple[int, bool], list[int]] = {}
     for v in kept:
-        depth = sum(s in above[v] for s in separators)
+        depth = len(above[v] & separators)
         place.setdefault((depth, v in separators), []).append(v)
     return [place[key] for key in sorted(place)]
 

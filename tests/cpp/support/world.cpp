@@ -1,0 +1,129 @@
+#include "support/world.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace topas::testing {
+
+Config plain_config(std::int64_t capacity) {
+  Config config = Config::paper();
+  config.kv_capacity_tokens = capacity;
+  config.kv_bytes_per_token = 1.0;
+  config.swap_bytes_per_s = 100.0;
+  config.decode_s_per_token = 0.5;
+  config.age_weight = 0.0;
+  return config;
+}
+
+std::uint32_t World::agent(std::int64_t prefix_tokens, bool resident, std::int64_t next_stages) {
+  const auto number = static_cast<std::uint32_t>(agents_.size());
+  ids_.emplace_back(static_cast<std::int64_t>(number));
+  agents_.push_back({&ids_.back(), prefix_tokens, resident, next_stages});
+  return number;
+}
+
+std::uint32_t World::task(std::vector<double> totals, Adjacency after, double arrival, double age_factor) {
+  Totals lists;
+  for (const double total : totals) {
+    lists.push_back({total});
+  }
+  after.resize(totals.size());
+  Task& added = tasks_.emplace_back();
+  added.stages.emplace_back(std::move(lists));
+  added.after = std::move(after);
+  added.arrival = arrival;
+  added.age_factor = age_factor;
+  return static_cast<std::uint32_t>(tasks_.size() - 1);
+}
+
+void World::waiting(Id id, std::uint32_t agent, std::uint32_t task, std::int64_t kv_tokens, double service_s,
+                    std::uint32_t stage) {
+  requests_.push_back({std::move(id), agent, task, stage, kv_tokens, service_s, 0.0, 0.0, false});
+}
+
+void World::running(Id id, std::uint32_t agent, std::uint32_t task, std::int64_t kv_tokens, double redo, double revoke,
+                    double service_s) {
+  requests_.push_back({std::move(id), agent, task, 0, kv_tokens, service_s, redo, revoke, true});
+}
+
+void World::build_task(std::uint32_t number) {
+  const Task& task = tasks_[number];
+  std::vector<detail::RequestOutlook> outlooks;
+  for (const auto& request : requests_) {
+    if (request.task == number) {
+      outlooks.push_back({request.stage, request.service_s});
+    }
+  }
+  const Id& id = ids_.emplace_back(static_cast<std::int64_t>(number));
+  const auto& model = models_.emplace_back(config_, id, graph_of(task.after), task.stages.front().outlooks(), outlooks,
+                                           detail::TaskModel::Scope::whole_path);
+  instance_.tasks.push_back({&id, task.arrival, task.age_factor, &model});
+}
+
+void World::build_requests() {
+  std::vector<std::uint32_t> bits(tasks_.size(), 0);
+  for (const auto& request : requests_) {
+    auto& list = request.running ? instance_.running : instance_.waiting;
+    list.push_back({&request.id, request.agent, request.task, bits[request.task]++, request.kv_tokens, request.redo,
+                    request.revoke});
+  }
+  const auto by_agent_and_id = [](const auto& a, const auto& b) {
+    return a.agent != b.agent ? a.agent < b.agent : *a.id < *b.id;
+  };
+  std::sort(instance_.waiting.begin(), instance_.waiting.end(), by_agent_and_id);
+  std::sort(instance_.running.begin(), instance_.running.end(), by_agent_and_id);
+}
+
+const detail::Instance& World::build() {
+  std::sort(requests_.begin(), requests_.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+  models_.clear();
+  instance_ = {};
+  instance_.config = &config_;
+  instance_.agents = agents_;
+  instance_.idle_resident_tokens = idle_tokens_;
+  for (std::uint32_t number = 0; number < tasks_.size(); ++number) {
+    build_task(number);
+  }
+  build_requests();
+  instance_.index();
+  return instance_;
+}
+
+std::uint32_t World::waiting_index(const Id& id) const {
+  const auto& list = instance_.waiting;
+  const auto found = std::find_if(list.begin(), list.end(), [&id](const auto& view) { return *view.id == id; });
+  return static_cast<std::uint32_t>(found - list.begin());
+}
+
+void fill_randomly(World& world, Random& random) {
+  const auto agents = static_cast<std::uint32_t>(random.between(1, 5));
+  for (std::uint32_t agent = 0; agent < agents; ++agent) {
+    world.agent(random.between(0, 30), random.chance(0.4), random.between(0, 2));
+  }
+  if (random.chance(0.2)) {
+    world.idle_resident(random.between(0, 20));
+  }
+  const auto tasks = static_cast<std::uint32_t>(random.between(1, 4));
+  std::vector<std::uint32_t> sizes;
+  for (std::uint32_t task = 0; task < tasks; ++task) {
+    sizes.push_back(static_cast<std::uint32_t>(random.between(1, 4)));
+    std::vector<double> totals(sizes.back());
+    std::generate(totals.begin(), totals.end(), [&random] { return random.quarters(6); });
+    world.task(std::move(totals), random_dag(random, sizes.back(), 0.4), static_cast<double>(random.between(0, 2)),
+               1.0 + random.quarters(1));
+  }
+  const std::int64_t requests = random.between(1, 10);
+  for (std::int64_t at = 0; at < requests; ++at) {
+    const auto agent = static_cast<std::uint32_t>(random.below(agents));
+    const auto task = static_cast<std::uint32_t>(random.below(tasks));
+    const Id id((at * 37) % 100);
+    if (random.chance(0.25)) {
+      world.running(id, agent, task, random.between(1, 30), random.quarters(2), random.quarters(2), random.quarters(3));
+    } else {
+      world.waiting(id, agent, task, random.between(1, 30), random.quarters(4),
+                    static_cast<std::uint32_t>(random.below(sizes[task])));
+    }
+  }
+}
+
+}  // namespace topas::testing
