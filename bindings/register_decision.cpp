@@ -48,9 +48,9 @@ Fields decision_to_dict(const Decision& decision) {
 }
 
 using CreditState = std::tuple<Id, double, double>;
-using DecisionState = std::tuple<double, std::uint64_t, std::vector<Id>, std::vector<Id>, std::vector<Id>,
-                                 std::vector<Id>, std::vector<Id>, std::vector<CreditState>, std::vector<Id>,
-                                 std::array<double, 5>, std::uint64_t>;
+using DecisionState =
+    std::tuple<double, std::uint64_t, std::vector<Id>, std::vector<Id>, std::vector<Id>, std::vector<Id>,
+               std::vector<Id>, std::vector<CreditState>, std::vector<Id>, std::array<double, 5>, std::uint64_t>;
 
 DecisionState get_state(const Decision& decision) {
   std::vector<CreditState> credits;
@@ -58,9 +58,12 @@ DecisionState get_state(const Decision& decision) {
     credits.emplace_back(credit.request, credit.value, credit.age_factor);
   }
   const Terms& terms = decision.terms;
-  return {decision.now,  decision.state_version, decision.resident,      decision.admit, decision.preempt,
-          decision.load, decision.drop,          std::move(credits),     decision.unschedulable,
-          {terms.admit, terms.reuse, terms.move, terms.redo, terms.revoke}, decision.evaluated_sets};
+  return {decision.now,           decision.state_version,
+          decision.resident,      decision.admit,
+          decision.preempt,       decision.load,
+          decision.drop,          std::move(credits),
+          decision.unschedulable, {terms.admit, terms.reuse, terms.move, terms.redo, terms.revoke},
+          decision.evaluated_sets};
 }
 
 Decision set_state(const DecisionState& state) {
@@ -86,7 +89,8 @@ void register_terms(py::module_& module) {
       .def_property_readonly("score", &Terms::score, "J = admit + reuse - move - redo - revoke.")
       .def("to_dict", &terms_to_dict, "The terms by name.")
       .def("__eq__", &equals<Terms>)
-      .def("__repr__", [](const Terms& terms) { return "Terms(" + py::str(terms_to_dict(terms)).cast<std::string>() + ")"; });
+      .def("__repr__",
+           [](const Terms& terms) { return "Terms(" + py::str(terms_to_dict(terms)).cast<std::string>() + ")"; });
 }
 
 void register_decision_class(py::module_& module) {
@@ -123,8 +127,9 @@ void register_explanation(py::module_& module) {
   py::class_<LeftWaiting>(module, "LeftWaiting", "Why a waiting request was left waiting.")
       .def_readonly("request", &LeftWaiting::request, "Its id.")
       .def_readonly("agent", &LeftWaiting::agent, "Its agent.")
-      .def_property_readonly("reason", [](const LeftWaiting& entry) { return name_of(entry.reason); },
-                             "``never_fits``, ``prefix_not_kept``, ``no_slot``, ``no_room``, ``not_worth`` or ``standstill``.")
+      .def_property_readonly(
+          "reason", [](const LeftWaiting& entry) { return name_of(entry.reason); },
+          "``never_fits``, ``prefix_not_kept``, ``no_slot``, ``no_room``, ``not_worth`` or ``standstill``.")
       .def_readonly("needs_tokens", &LeftWaiting::needs_tokens,
                     "Its reservation, with its prefix where that is not in the chosen set.")
       .def_readonly("free_tokens", &LeftWaiting::free_tokens, "Free tokens of the chosen state.")
@@ -141,12 +146,7 @@ void register_explanation(py::module_& module) {
       .def_readonly("left_waiting", &Explanation::left_waiting, "Requests left waiting, by id.");
 }
 
-}  // namespace
-
-void register_decision(py::module_& module) {
-  register_terms(module);
-  register_decision_class(module);
-  register_explanation(module);
+void register_decide(py::module_& module) {
   module.def(
       "decide",
       [](const Snapshot& snapshot, const ConfigArgument& settings) {
@@ -174,6 +174,9 @@ ConfigError, SnapshotError
     A setting or a part of the snapshot is out of range or inconsistent.
 CapacityError
     ``samples`` is 0 and an expectation has more than ``exact_limit`` joint outcomes.)");
+}
+
+void register_explain(py::module_& module) {
   module.def(
       "explain",
       [](const Snapshot& snapshot, const ConfigArgument& settings, const Integer& top) {
@@ -192,6 +195,9 @@ Raises
 ------
 ConfigError, SnapshotError, ArgumentError
     As :func:`decide`, and for ``top`` below 1.)");
+}
+
+void register_expected_longest_path(py::module_& module) {
   module.def(
       "expected_longest_path",
       [](const Snapshot& snapshot, const ConfigArgument& settings, const Name& task,
@@ -221,6 +227,17 @@ Raises
 ------
 UnknownId
     The snapshot has no such task or request.)");
+}
+
+}  // namespace
+
+void register_decision(py::module_& module) {
+  register_terms(module);
+  register_decision_class(module);
+  register_explanation(module);
+  register_decide(module);
+  register_explain(module);
+  register_expected_longest_path(module);
 }
 
 }  // namespace topas::python

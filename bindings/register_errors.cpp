@@ -29,12 +29,11 @@ void register_errors(py::module_& module) {
     if (!error) {
       return;
     }
-    const bool done = translate<ConfigError>(error, "ConfigError") ||
-                      translate<ArgumentError>(error, "ArgumentError") ||
-                      translate<WorkflowError>(error, "WorkflowError") ||
-                      translate<SnapshotError>(error, "SnapshotError") ||
-                      translate<CapacityError>(error, "CapacityError") || translate<IdError>(error, "IdError") ||
-                      translate<UnknownId>(error, "UnknownId") || translate<StateError>(error, "StateError");
+    const bool done =
+        translate<ConfigError>(error, "ConfigError") || translate<ArgumentError>(error, "ArgumentError") ||
+        translate<WorkflowError>(error, "WorkflowError") || translate<SnapshotError>(error, "SnapshotError") ||
+        translate<CapacityError>(error, "CapacityError") || translate<IdError>(error, "IdError") ||
+        translate<UnknownId>(error, "UnknownId") || translate<StateError>(error, "StateError");
     if (!done) {
       std::rethrow_exception(error);
     }

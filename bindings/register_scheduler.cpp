@@ -113,8 +113,19 @@ void register_tables(Bound& bound) {
 }
 
 void register_task_events(Bound& bound) {
-  def_event(bound, "task_arrived", &Scheduler::task_arrived, "workflow",
-            "A task of a registered workflow arrives. StateError when its id is live.");
+  bound.def(
+      "task_arrived",
+      [](Guarded& self, const Real& now, const Name& task, const Name& workflow, const py::object& since) {
+        const double time = now.get("now");
+        const Id key = task.get("task");
+        const Id name = workflow.get("workflow");
+        const std::optional<double> start =
+            since.is_none() ? std::nullopt : std::optional(to_real<ArgumentError>(since, "since"));
+        self.locked([&] { self.core.task_arrived(time, key, name, start); });
+      },
+      py::arg("now"), py::arg("task"), py::arg("workflow"), py::arg("since") = py::none(),
+      "A task of a registered workflow arrives; its age counts from ``since`` (None: now). StateError when its id is\n"
+      "live.");
   def_event(bound, "task_cancelled", &Scheduler::task_cancelled, "task",
             "A task ends without a result; its requests are removed, running ones too. It does not count for H_age.");
   def_event(bound, "task_finished", &Scheduler::task_finished, "task",
@@ -170,8 +181,22 @@ void register_request_events(Bound& bound) {
             "A waiting or running request is gone; its id is free again.");
   def_event(bound, "request_start_failed", &Scheduler::request_start_failed, "request",
             "An admitted request could not start; it waits again and its credit is revoked.");
+}
+
+void register_prefix_events(Bound& bound) {
   def_event(bound, "prefix_evicted", &Scheduler::prefix_evicted, "agent",
             "The engine has lost a resident prefix. StateError while requests of the agent run.");
+  bound.def(
+      "prefix_changed",
+      [](Guarded& self, const Real& now, const Name& agent, const Integer& prefix_tokens) {
+        const double time = now.get("now");
+        const Id key = agent.get("agent");
+        const std::int64_t tokens = prefix_tokens.get("prefix_tokens");
+        self.locked([&] { self.core.prefix_changed(time, key, tokens); });
+      },
+      py::arg("now"), py::arg("agent"), py::arg("prefix_tokens"),
+      "The prefix of an agent turns out to be shorter or longer. What its live requests hold in all stays the same:\n"
+      "their own inputs take the difference. StateError when one of them is shorter than the prefix.");
 }
 
 void register_decisions(Bound& bound) {
@@ -186,8 +211,7 @@ void register_decisions(Bound& bound) {
           py::arg("now"),
           "The decision at ``now``, the same as ``decide(self.snapshot(now), config)``. Changes nothing.")
       .def(
-          "commit",
-          [](Guarded& self, const Decision& decision) { self.locked([&] { self.core.commit(decision); }); },
+          "commit", [](Guarded& self, const Decision& decision) { self.locked([&] { self.core.commit(decision); }); },
           py::arg("decision"),
           "Apply a decision of this scheduler. StateError when anything has changed since it was made.")
       .def(
@@ -198,8 +222,9 @@ void register_decisions(Bound& bound) {
             return self.locked([&] { return self.core.snapshot(time); });
           },
           py::arg("now"), "The whole state as plain data, with H_age as it is now.")
-      .def("usage", [](const Guarded& self) { return self.locked([&] { return self.core.usage(); }); },
-           "Gauges of what is stored.")
+      .def(
+          "usage", [](const Guarded& self) { return self.locked([&] { return self.core.usage(); }); },
+          "Gauges of what is stored.")
       .def_property_readonly(
           "age_scale_s", [](const Guarded& self) { return self.locked([&] { return self.core.age_scale_s(); }); },
           "H_age now, seconds: the config's constant, else the exponentially weighted mean (weight 0.1) of the LLM\n"
@@ -236,6 +261,7 @@ StateError
   register_tables(bound);
   register_task_events(bound);
   register_request_events(bound);
+  register_prefix_events(bound);
   register_decisions(bound);
 }
 

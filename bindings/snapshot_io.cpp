@@ -107,9 +107,8 @@ ProfileState read_profile(py::handle fields, const std::string& path) {
 StageState read_stage(py::handle fields, const std::string& path) {
   Reader reader(fields, path);
   StageState out{reader.id("agent"), {}, reader.id("profile"), reader.flag("completed"), reader.real("service_s")};
-  reader.each("after", [&out](py::handle item, const std::string& name) {
-    out.after.push_back(Reader::to_index(item, name));
-  });
+  reader.each("after",
+              [&out](py::handle item, const std::string& name) { out.after.push_back(Reader::to_index(item, name)); });
   reader.refuse_unknown();
   return out;
 }
@@ -117,9 +116,8 @@ StageState read_stage(py::handle fields, const std::string& path) {
 TaskState read_task(py::handle fields, const std::string& path) {
   Reader reader(fields, path);
   TaskState out{reader.id("id"), reader.real("arrival"), {}};
-  reader.each("stages", [&out](py::handle item, const std::string& name) {
-    out.stages.push_back(read_stage(item, name));
-  });
+  reader.each("stages",
+              [&out](py::handle item, const std::string& name) { out.stages.push_back(read_stage(item, name)); });
   reader.refuse_unknown();
   return out;
 }
@@ -164,21 +162,16 @@ Snapshot read_snapshot(py::handle fields) {
   Snapshot out;
   out.now = reader.real("now");
   out.age_scale_s = reader.optional_real("age_scale_s");
-  reader.each("agents", [&out](py::handle item, const std::string& path) {
-    out.agents.push_back(read_agent(item, path));
-  });
-  reader.each("profiles", [&out](py::handle item, const std::string& path) {
-    out.profiles.push_back(read_profile(item, path));
-  });
-  reader.each("tasks", [&out](py::handle item, const std::string& path) {
-    out.tasks.push_back(read_task(item, path));
-  });
-  reader.each("requests", [&out](py::handle item, const std::string& path) {
-    out.requests.push_back(read_request(item, path));
-  });
-  reader.each("resident", [&out](py::handle item, const std::string& path) {
-    out.resident.push_back(to_id(item, path));
-  });
+  reader.each("agents",
+              [&out](py::handle item, const std::string& path) { out.agents.push_back(read_agent(item, path)); });
+  reader.each("profiles",
+              [&out](py::handle item, const std::string& path) { out.profiles.push_back(read_profile(item, path)); });
+  reader.each("tasks",
+              [&out](py::handle item, const std::string& path) { out.tasks.push_back(read_task(item, path)); });
+  reader.each("requests",
+              [&out](py::handle item, const std::string& path) { out.requests.push_back(read_request(item, path)); });
+  reader.each("resident",
+              [&out](py::handle item, const std::string& path) { out.resident.push_back(to_id(item, path)); });
   return out;
 }
 
@@ -205,7 +198,7 @@ Fields write_snapshot(const Snapshot& snapshot) {
     requests.append(write_request(request));
   }
   Fields out = py::dict("now"_a = snapshot.now, "agents"_a = agents, "profiles"_a = profiles, "tasks"_a = tasks,
-               "requests"_a = requests, "resident"_a = snapshot.resident);
+                        "requests"_a = requests, "resident"_a = snapshot.resident);
   if (snapshot.age_scale_s.has_value()) {
     out["age_scale_s"] = *snapshot.age_scale_s;
   }

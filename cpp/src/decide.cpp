@@ -255,7 +255,8 @@ double expected_longest_path(const Snapshot& snapshot, const Config& config, con
     }
   }
   sort_by_id(requests);
-  const TaskModel model(config, task, graph_of(*found), ProfileTable(snapshot).outlooks(*found), outlooks(requests),
+  const ProfileTable profiles(snapshot);  // the model points into it
+  const TaskModel model(config, task, graph_of(*found), profiles.outlooks(*found), outlooks(requests),
                         TaskModel::Scope::whole_path);
   std::vector<std::uint64_t> completed(model.words(), 0);
   for (const auto& id : completions) {

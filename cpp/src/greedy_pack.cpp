@@ -12,8 +12,6 @@ namespace topas::detail {
 namespace {
 
 constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max() / 2;
-constexpr std::uint32_t kNoOption = std::numeric_limits<std::uint32_t>::max();
-
 void set_bit(std::span<std::uint64_t> set, std::uint32_t bit, bool value) noexcept {
   const std::uint64_t mask = std::uint64_t{1} << (bit % 64);
   set[bit / 64] = value ? set[bit / 64] | mask : set[bit / 64] & ~mask;
@@ -28,7 +26,51 @@ GreedyPack::GreedyPack(const Instance& instance)
       uncovered_(instance.agents.size(), 0),
       completions_(instance.words, 0),
       represented_(instance.tasks.size(), 0),
-      option_at_(instance.waiting.size(), kNoOption) {}
+      off_stream_(instance.waiting.size(), 0) {
+  rank_waiting();
+}
+
+void GreedyPack::rank_waiting() {
+  ranked_.reserve(instance_.waiting.size());
+  ranked_of_.reserve(instance_.agents.size());
+  unranked_of_.reserve(instance_.agents.size());
+  for (std::uint32_t agent = 0; agent < instance_.agents.size(); ++agent) {
+    rank_agent(agent);
+  }
+}
+
+/// Orders the waiting requests of an agent; those whose task has running requests that may count as completed are left
+/// for each set to look at.
+void GreedyPack::rank_agent(std::uint32_t agent) {
+  const auto begin = static_cast<std::uint32_t>(ranked_.size());
+  const auto first_unranked = static_cast<std::uint32_t>(unranked_.size());
+  const Range waiting = instance_.agents[agent].waiting;
+  for (auto request = waiting.begin; request < waiting.end; ++request) {
+    const bool depends =
+        instance_.config->count_running && instance_.tasks[instance_.waiting[request].task].running.size() > 0;
+    if (depends) {
+      unranked_.push_back(request);
+    } else {
+      ranked_.push_back({option_of(request), 0, 0});
+    }
+  }
+  std::sort(ranked_.begin() + begin, ranked_.end(), [this](const Ranked& a, const Ranked& b) {
+    return a.option.density != b.option.density ? a.option.density > b.option.density : precedes(a.option, b.option);
+  });
+  const auto end = static_cast<std::uint32_t>(ranked_.size());
+  std::uint32_t run_end = end;
+  std::int64_t least_kv = std::numeric_limits<std::int64_t>::max();
+  for (auto at = end; at-- > begin;) {
+    if (at + 1 < end && ranked_[at].option.density != ranked_[at + 1].option.density) {
+      run_end = at + 1;
+    }
+    least_kv = std::min(least_kv, instance_.waiting[ranked_[at].option.request].kv_tokens);
+    ranked_[at].run_end = run_end;
+    ranked_[at].least_kv_on = least_kv;
+  }
+  ranked_of_.push_back({begin, end});
+  unranked_of_.push_back({first_unranked, static_cast<std::uint32_t>(unranked_.size())});
+}
 
 Allocation GreedyPack::pack(std::span<const std::uint32_t> members) {
   Allocation out;
@@ -37,14 +79,15 @@ Allocation GreedyPack::pack(std::span<const std::uint32_t> members) {
     return out;
   }
   score_.start(members, inside_);
-  reset_completions();
-  collect_options(members);
+  clear_tasks();
+  complete_running();
+  open_streams(members);
   emissions_.clear();
   if (uncovered_count_ == 0) {
     emissions_.push_back({0, score_.terms()});
   }
-  for (auto option = best_option(); option < options_.size(); option = best_option()) {
-    admit(option);
+  for (auto choice = best_option(); choice.found; choice = best_option()) {
+    admit(choice);
     if (uncovered_count_ == 0) {
       emissions_.push_back({static_cast<std::uint32_t>(admissions_.size()), score_.terms()});
     }
@@ -97,72 +140,146 @@ bool GreedyPack::cover(std::span<const std::uint32_t> members) {
   return uncovered_count_ <= slots_ && uncovered_kv_ <= room_;
 }
 
-void GreedyPack::reset_completions() {
-  std::fill(completions_.begin(), completions_.end(), 0);
-  std::fill(represented_.begin(), represented_.end(), 0);
+void GreedyPack::clear_tasks() {
+  for (const auto task : touched_) {
+    const auto set = completions(instance_.tasks[task]);
+    std::fill(set.begin(), set.end(), 0);
+    represented_[task] = 0;
+  }
+  touched_.clear();
+}
+
+void GreedyPack::complete(const RequestView& request) {
+  set_bit(completions(instance_.tasks[request.task]), request.bit, true);
+  touched_.push_back(request.task);
+}
+
+/// With count_running, the kept requests count as hypothetically completed (SPEC section 6).
+void GreedyPack::complete_running() {
   if (!instance_.config->count_running) {
     return;
   }
   for (const RequestView& request : instance_.running) {
     if (inside_[request.agent] != 0) {
-      set_bit(completions(instance_.tasks[request.task]), request.bit, true);
+      complete(request);
     }
   }
 }
 
-void GreedyPack::collect_options(std::span<const std::uint32_t> members) {
-  for (const Option& option : options_) {
-    option_at_[option.request] = kNoOption;
+void GreedyPack::open_streams(std::span<const std::uint32_t> members) {
+  for (const auto request : off_streamed_) {
+    off_stream_[request] = 0;
   }
-  options_.clear();
+  off_streamed_.clear();
+  streams_.clear();
+  loose_.clear();
   for (const auto member : members) {
-    const Range waiting = instance_.agents[member].waiting;
-    for (auto request = waiting.begin; request < waiting.end; ++request) {
-      option_at_[request] = static_cast<std::uint32_t>(options_.size());
-      options_.push_back(option_of(request));
+    const Range ranked = ranked_of_[member];
+    if (ranked.size() > 0) {
+      streams_.push_back({member, ranked.begin, ranked.end});
+    }
+    const Range unranked = unranked_of_[member];
+    for (auto at = unranked.begin; at < unranked.end; ++at) {
+      loose_.push_back(option_of(unranked_[at]));
     }
   }
 }
+
+/// E[LP] of a task after the completions so far.
+double GreedyPack::path_of(const TaskView& task) { return task.model->expected_path(completions(task), scratch_); }
 
 GreedyPack::Option GreedyPack::option_of(std::uint32_t request) {
+  return option_of(request, path_of(instance_.tasks[instance_.waiting[request].task]));
+}
+
+/// The marginal of a request; `before`: path_of() its task.
+GreedyPack::Option GreedyPack::option_of(std::uint32_t request, double before) {
   const RequestView& view = instance_.waiting[request];
   const TaskView& task = instance_.tasks[view.task];
   const auto set = completions(task);
-  const double before = task.model->expected_path(set, scratch_);
   set_bit(set, view.bit, true);
-  const double after = task.model->expected_path(set, scratch_);
+  const double after = path_of(task);
   set_bit(set, view.bit, false);
   const double gain = task.age_factor * (before - after);
   return {request, gain, gain / static_cast<double>(view.kv_tokens)};
 }
 
-/// Whether room and slots left after the request still cover the other uncovered agents.
-bool GreedyPack::fits(const RequestView& request) const noexcept {
+/// Tokens that a request of the agent may take: what is left must still cover the other uncovered agents. Negative when
+/// there is no slot. It never grows while a set is packed, so what does not fit once will not fit later.
+std::int64_t GreedyPack::room_for(std::uint32_t agent) const noexcept {
   std::int64_t reserved_kv = uncovered_kv_;
   std::int64_t reserved_slots = uncovered_count_;
-  if (uncovered_[request.agent] != 0) {
-    reserved_kv -= instance_.agents[request.agent].least_waiting_kv;
+  if (uncovered_[agent] != 0) {
+    reserved_kv -= instance_.agents[agent].least_waiting_kv;
     --reserved_slots;
   }
-  return request.kv_tokens <= room_ - reserved_kv && 1 <= slots_ - reserved_slots;
+  return slots_ - reserved_slots >= 1 ? room_ - reserved_kv : -1;
 }
 
-/// The largest density among the options that fit, ties by precedes(); past the end: none fits.
-std::size_t GreedyPack::best_option() const {
+bool GreedyPack::fits(const RequestView& request) const noexcept {
+  return request.kv_tokens <= room_for(request.agent);
+}
+
+/// To the first option of the stream that is still in it and fits; false: there is none.
+bool GreedyPack::advance(Stream& stream) const {
+  const std::int64_t room = room_for(stream.agent);
+  for (; stream.at < stream.end; ++stream.at) {
+    const Ranked& ranked = ranked_[stream.at];
+    if (ranked.least_kv_on > room) {
+      return false;
+    }
+    if (off_stream_[ranked.option.request] == 0 && instance_.waiting[ranked.option.request].kv_tokens <= room) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// The largest density among the options that fit, ties by precedes().
+GreedyPack::Choice GreedyPack::best_option() {
   double largest = -std::numeric_limits<double>::infinity();
-  for (const Option& option : options_) {
+  for (std::size_t at = 0; at < streams_.size();) {
+    if (!advance(streams_[at])) {
+      streams_[at] = streams_.back();  // the order of streams does not matter
+      streams_.pop_back();
+      continue;
+    }
+    largest = std::max(largest, ranked_[streams_[at].at].option.density);
+    ++at;
+  }
+  for (const Option& option : loose_) {
     if (option.density > largest && fits(instance_.waiting[option.request])) {
       largest = option.density;
     }
   }
-  std::size_t best = options_.size();
-  for (std::size_t at = 0; at < options_.size(); ++at) {
-    if (tie(options_[at].density, largest) && fits(instance_.waiting[options_[at].request]) &&
-        (best == options_.size() || precedes(options_[at], options_[best]))) {
-      best = at;
+  Choice best;
+  for (const Stream& stream : streams_) {
+    consider_stream(stream, largest, best);
+  }
+  for (std::size_t at = 0; at < loose_.size(); ++at) {
+    if (tie(loose_[at].density, largest) && fits(instance_.waiting[loose_[at].request]) &&
+        (!best.found || precedes(loose_[at], best.option))) {
+      best = {loose_[at], at, true};
     }
   }
   return best;
+}
+
+/// Offers the options of a stream that tie with the largest density and fit. Of options of exactly the same density the
+/// first that fits precedes the others.
+void GreedyPack::consider_stream(const Stream& stream, double largest, Choice& best) const {
+  const std::int64_t room = room_for(stream.agent);
+  for (auto at = stream.at; at < stream.end && tie(ranked_[at].option.density, largest);) {
+    const Option& option = ranked_[at].option;
+    if (off_stream_[option.request] != 0 || instance_.waiting[option.request].kv_tokens > room) {
+      ++at;
+      continue;
+    }
+    if (!best.found || precedes(option, best.option)) {
+      best = {option, loose_.size(), true};
+    }
+    at = ranked_[at].run_end;
+  }
 }
 
 /// Represented tasks first, then the earlier arrival, then the smaller id.
@@ -177,8 +294,8 @@ bool GreedyPack::precedes(const Option& left, const Option& right) const {
   return key_a != key_b ? key_a < key_b : *a.id < *b.id;
 }
 
-void GreedyPack::admit(std::size_t at) {
-  const Option option = options_[at];
+void GreedyPack::admit(const Choice& choice) {
+  const Option option = choice.option;
   const RequestView& request = instance_.waiting[option.request];
   score_.admit(request, option.gain);
   admissions_.push_back({option.request, option.gain});
@@ -189,22 +306,38 @@ void GreedyPack::admit(std::size_t at) {
     --uncovered_count_;
     uncovered_kv_ -= instance_.agents[request.agent].least_waiting_kv;
   }
-  options_[at] = options_.back();
-  option_at_[options_[at].request] = static_cast<std::uint32_t>(at);
-  options_.pop_back();
-  option_at_[option.request] = kNoOption;
-  set_bit(completions(instance_.tasks[request.task]), request.bit, true);
+  if (choice.loose < loose_.size()) {
+    loose_[choice.loose] = loose_.back();  // nor does the order of loose options
+    loose_.pop_back();
+  }
+  off_stream_[option.request] = 1;
+  off_streamed_.push_back(option.request);
+  complete(request);
   ++represented_[request.task];
-  refresh_task(request.task);
+  loosen_task(request.task);
 }
 
-/// New marginals for the other options of a task.
-void GreedyPack::refresh_task(std::uint32_t task) {
+/// New marginals for the other options of a task: they leave their streams.
+void GreedyPack::loosen_task(std::uint32_t task) {
   const Range range = instance_.tasks[task].waiting;
+  if (range.size() < 2) {
+    return;  // there are no others
+  }
+  const double before = path_of(instance_.tasks[task]);
+  for (Option& option : loose_) {
+    if (instance_.waiting[option.request].task == task) {
+      option = option_of(option.request, before);
+    }
+  }
+  if (instance_.config->count_running && instance_.tasks[task].running.size() > 0) {
+    return;  // all of them were loose from the start
+  }
   for (auto at = range.begin; at < range.end; ++at) {
     const std::uint32_t request = instance_.waiting_of_tasks[at];
-    if (option_at_[request] != kNoOption) {
-      options_[option_at_[request]] = option_of(request);
+    if (off_stream_[request] == 0 && inside_[instance_.waiting[request].agent] != 0) {
+      off_stream_[request] = 1;
+      off_streamed_.push_back(request);
+      loose_.push_back(option_of(request, before));
     }
   }
 }
@@ -227,10 +360,10 @@ void GreedyPack::choose_emission(Allocation& out) const {
 }
 
 double GreedyPack::gain_after(std::uint32_t request, std::uint32_t admitted) {
-  reset_completions();
+  clear_tasks();
+  complete_running();
   for (std::uint32_t at = 0; at < admitted; ++at) {
-    const RequestView& view = instance_.waiting[admissions_[at].request];
-    set_bit(completions(instance_.tasks[view.task]), view.bit, true);
+    complete(instance_.waiting[admissions_[at].request]);
   }
   return option_of(request).gain;
 }

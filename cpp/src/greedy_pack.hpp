@@ -51,21 +51,49 @@ class GreedyPack {
     double gain = 0.0;
     double density = 0.0;  ///< gain for each token of its reservation
   };
+  /// A waiting request in its agent's order. Its marginal is the same for every set until a request of its task is
+  /// admitted; the order is by density, then arrival, then id.
+  struct Ranked {
+    Option option;
+    std::uint32_t run_end = 0;     ///< where the options of exactly its density end
+    std::int64_t least_kv_on = 0;  ///< smallest reservation from here to the end of the agent's order
+  };
+  /// What is left of one agent's order.
+  struct Stream {
+    std::uint32_t agent = 0;
+    std::uint32_t at = 0;
+    std::uint32_t end = 0;
+  };
   struct Emission {
     std::uint32_t admitted = 0;
     Terms terms;
   };
+  /// The best option so far, from a stream or from the loose ones.
+  struct Choice {
+    Option option;
+    std::size_t loose = 0;  ///< its place among the loose options, past their end for one of a stream
+    bool found = false;
+  };
 
+  void rank_waiting();
+  void rank_agent(std::uint32_t agent);
   [[nodiscard]] bool start(std::span<const std::uint32_t> members, Allocation& out);
   [[nodiscard]] bool cover(std::span<const std::uint32_t> members);
-  void reset_completions();
-  void collect_options(std::span<const std::uint32_t> members);
+  void clear_tasks();
+  void complete_running();
+  void open_streams(std::span<const std::uint32_t> members);
+  [[nodiscard]] std::int64_t room_for(std::uint32_t agent) const noexcept;
   [[nodiscard]] bool fits(const RequestView& request) const noexcept;
-  [[nodiscard]] std::size_t best_option() const;
+  [[nodiscard]] bool advance(Stream& stream) const;
+  [[nodiscard]] Choice best_option();
+  void consider_stream(const Stream& stream, double largest, Choice& best) const;
   [[nodiscard]] bool precedes(const Option& left, const Option& right) const;
-  void admit(std::size_t at);
-  void refresh_task(std::uint32_t task);
+  void admit(const Choice& choice);
+  void loosen_task(std::uint32_t task);
+  void complete(const RequestView& request);
+  [[nodiscard]] double path_of(const TaskView& task);
   [[nodiscard]] Option option_of(std::uint32_t request);
+  [[nodiscard]] Option option_of(std::uint32_t request, double before);
   [[nodiscard]] std::span<std::uint64_t> completions(const TaskView& task) noexcept {
     return {completions_.data() + task.first_word, task.words};
   }
@@ -74,6 +102,14 @@ class GreedyPack {
   const Instance& instance_;
   Score score_;
   PathScratch scratch_;
+
+  // Of the instance.
+  std::vector<Ranked> ranked_;           // of all agents, each agent's in order
+  std::vector<Range> ranked_of_;         // of each agent
+  std::vector<std::uint32_t> unranked_;  // waiting requests whose marginal depends on what is kept
+  std::vector<Range> unranked_of_;       // of each agent
+
+  // Of the set being packed.
   std::vector<std::uint8_t> inside_;     // of each agent: in the set
   std::vector<std::uint8_t> uncovered_;  // of each agent: in the set, without a request so far
   std::int64_t uncovered_count_ = 0;
@@ -82,8 +118,11 @@ class GreedyPack {
   std::int64_t slots_ = 0, first_slots_ = 0;
   std::vector<std::uint64_t> completions_;  // hypothetical completions of each task
   std::vector<std::uint32_t> represented_;  // of each task: how many of its requests are admitted
-  std::vector<Option> options_;             // waiting requests of the set that are not admitted
-  std::vector<std::uint32_t> option_at_;    // of each waiting request: its place in options_
+  std::vector<std::uint32_t> touched_;      // tasks whose two entries above are not zero
+  std::vector<Stream> streams_;
+  std::vector<std::uint8_t> off_stream_;     // of each waiting request: admitted or loose
+  std::vector<std::uint32_t> off_streamed_;  // the requests marked so
+  std::vector<Option> loose_;                // options whose marginal is their own
   std::vector<Admission> admissions_;
   std::vector<Emission> emissions_;
 };

@@ -77,10 +77,10 @@ std::vector<bool> separators(const StageGraph& graph, const Remaining& left) {
 
 }  // namespace
 
-std::vector<std::vector<std::uint32_t>> path_blocks(const StageGraph& graph, std::span<const StageOutlook> stages) {
+PathBlocks path_blocks(const StageGraph& graph, std::span<const StageOutlook> stages) {
   const Remaining left = remaining_stages(graph, stages);
   const std::vector<bool> separates = separators(graph, left);
-  std::vector<std::vector<std::uint32_t>> blocks;
+  PathBlocks blocks;
   bool open = false;  // whether the last block is a run that goes on
   for (std::size_t at = 0; at < left.order.size(); ++at) {
     if (separates[at] || !open) {

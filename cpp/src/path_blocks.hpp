@@ -16,7 +16,7 @@ namespace topas::detail {
 /// Finished stages stay in (with residual zero) only where they lie between unfinished ones.
 ///
 /// Blocks in order from the front; the stages of a block in topological order.
-[[nodiscard]] std::vector<std::vector<std::uint32_t>> path_blocks(const StageGraph& graph,
-                                                                  std::span<const StageOutlook> stages);
+using PathBlocks = std::vector<std::vector<std::uint32_t>>;
+[[nodiscard]] PathBlocks path_blocks(const StageGraph& graph, std::span<const StageOutlook> stages);
 
 }  // namespace topas::detail

@@ -1,23 +1,56 @@
 #include "residual.hpp"
 
 #include <algorithm>
+#include <array>
 
 namespace topas::detail {
 
-void residual_support(const StageOutlook& stage, std::vector<double>& out) {
+namespace {
+
+/// The totals that leave a residual.
+std::span<const double> totals_above(const StageOutlook& stage) noexcept {
   const auto totals = stage.sorted_totals;
-  const double served = stage.service_s;
-  if (served == 0.0) {
-    out.assign(totals.begin(), totals.end());
-    return;
+  if (stage.service_s == 0.0) {
+    return totals;
   }
+  const auto first = std::upper_bound(totals.begin(), totals.end(), stage.service_s);
+  return totals.subspan(static_cast<std::size_t>(first - totals.begin()));
+}
+
+}  // namespace
+
+void residual_support(const StageOutlook& stage, std::vector<double>& out) {
   out.clear();
-  for (auto total = std::upper_bound(totals.begin(), totals.end(), served); total != totals.end(); ++total) {
-    out.push_back(*total - served);
+  for (const double total : totals_above(stage)) {
+    out.push_back(total - stage.service_s);
   }
   if (out.empty()) {
     out.push_back(stage.request_s);
   }
+}
+
+std::size_t residual_support_size(const StageOutlook& stage) noexcept {
+  return std::max<std::size_t>(totals_above(stage).size(), 1);
+}
+
+double expected_residual(const StageOutlook& stage, double reduction) noexcept {
+  const auto totals = totals_above(stage);
+  if (totals.empty()) {
+    return std::max(stage.request_s - reduction, 0.0);
+  }
+  std::array<double, 8> lanes{};  // so that vector code of any width adds in the same order
+  std::size_t at = 0;
+  for (; at + lanes.size() <= totals.size(); at += lanes.size()) {
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
+      lanes[lane] += std::max(totals[at + lane] - stage.service_s - reduction, 0.0);
+    }
+  }
+  for (std::size_t lane = 0; at + lane < totals.size(); ++lane) {
+    lanes[lane] += std::max(totals[at + lane] - stage.service_s - reduction, 0.0);
+  }
+  const double even = (lanes[0] + lanes[4]) + (lanes[2] + lanes[6]);
+  const double odd = (lanes[1] + lanes[5]) + (lanes[3] + lanes[7]);
+  return (even + odd) / static_cast<double>(totals.size());
 }
 
 }  // namespace topas::detail

@@ -1,6 +1,7 @@
 // The residual service of a stage, given what it has had so far (SPEC section 2).
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <vector>
 
@@ -17,5 +18,11 @@ struct StageOutlook {
 /// Equally likely residuals of an unfinished stage, ascending, into `out` (never empty): all totals before it has
 /// started, the totals above e less e after, the point d-bar when none is above.
 void residual_support(const StageOutlook& stage, std::vector<double>& out);
+
+/// How many residuals residual_support() gives.
+[[nodiscard]] std::size_t residual_support_size(const StageOutlook& stage) noexcept;
+
+/// E[max(Z - reduction, 0)] of an unfinished stage, seconds: what residual_support() gives, without writing it down.
+[[nodiscard]] double expected_residual(const StageOutlook& stage, double reduction) noexcept;
 
 }  // namespace topas::detail

@@ -129,15 +129,18 @@ void Scheduler::unregister_workflow(const Id& name) {
   ++state_->version;
 }
 
-void Scheduler::task_arrived(double now, const Id& task, const Id& workflow) {
+void Scheduler::task_arrived(double now, const Id& task, const Id& workflow, std::optional<double> since) {
   state_->check_clock(now);
+  if (since.has_value() && !(std::isfinite(*since) && *since <= now)) {
+    throw ArgumentError(text("since: must be finite and at most now = ", now, ", got ", *since));
+  }
   auto& entry = state_->workflow(workflow);
   if (state_->tasks.contains(task)) {
     throw StateError(text("task ", to_string(task), " has already arrived"));
   }
   auto added = std::make_unique<Task>();
   added->id = task;
-  added->arrival = now;
+  added->arrival = since.value_or(now);
   added->workflow = &entry;
   added->stages.resize(entry.workflow.stages().size());
   added->open = added->stages.size();
@@ -269,6 +272,35 @@ void Scheduler::prefix_evicted(double now, const Id& agent) {
         text("prefix_evicted: agent ", to_string(agent), " has ", entry.running.size(), " running request(s)"));
   }
   entry.resident = false;
+  state_->touch(now);
+}
+
+void Scheduler::prefix_changed(double now, const Id& agent, std::int64_t prefix_tokens) {
+  state_->check_clock(now);
+  auto& entry = state_->agent(agent);
+  check_tokens(prefix_tokens, "prefix_tokens", 0);
+  const std::int64_t moved = prefix_tokens - entry.prefix_tokens;  // from the requests to the prefix
+  const auto too_short = [moved](const Request* request) { return request->input_tokens < moved; };
+  for (const auto* list : {&entry.waiting, &entry.running}) {
+    const auto found = std::find_if(list->begin(), list->end(), too_short);
+    if (found != list->end()) {
+      throw StateError(text("prefix_changed: request ", to_string((*found)->id), " has ",
+                            entry.prefix_tokens + (*found)->input_tokens, " input tokens in all, the prefix of agent ",
+                            to_string(agent), " cannot have ", prefix_tokens));
+    }
+    const auto empty = [moved](const Request* request) { return request->kv_tokens <= moved; };
+    if (std::any_of(list->begin(), list->end(), empty)) {
+      throw StateError(text("prefix_changed: nothing would be left of a request of agent ", to_string(agent)));
+    }
+  }
+  for (const auto* list : {&entry.waiting, &entry.running}) {
+    for (auto* request : *list) {
+      request->input_tokens -= moved;
+      request->kv_tokens -= moved;
+      ++request->task->version;  // its expected service may build on its input
+    }
+  }
+  entry.prefix_tokens = prefix_tokens;
   state_->touch(now);
 }
 

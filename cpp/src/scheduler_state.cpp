@@ -142,6 +142,7 @@ void Scheduler::State::finish_stage(Task& task, std::uint32_t stage, StageStatus
   task.stages[stage].status = status;
   --task.open;
   ++task.version;
+  task.blocks.clear();
 }
 
 /// Skips the stages behind `from` that only skipped stages lead to.

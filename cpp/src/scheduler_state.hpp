@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "instance.hpp"
+#include "path_blocks.hpp"
 #include "profile.hpp"
 #include "task_model.hpp"
 #include "topas/error.hpp"
@@ -59,6 +60,7 @@ struct Task {
   std::uint64_t version = 0;       ///< changes with every event that touches it
 
   // What decisions remember, and their scratch.
+  mutable PathBlocks blocks;  ///< empty until asked for, and again when a stage ends
   mutable std::optional<TaskModel> model;
   mutable std::uint64_t model_stamp = 0;
   mutable std::uint64_t seen = 0;
@@ -100,7 +102,9 @@ struct Scheduler::State {
   std::unordered_map<Id, std::unique_ptr<detail::Request>, IdHash> requests;
   std::optional<double> mean_task_service_s;  ///< exponentially weighted, of finished tasks
   std::uint64_t config_version = 0;
-  mutable std::uint64_t decisions = 0;  ///< marks the scratch of a decision
+  mutable std::uint64_t decisions = 0;                           ///< marks the scratch of a decision
+  mutable std::vector<detail::StageOutlook> stage_outlooks;      // reused
+  mutable std::vector<detail::RequestOutlook> request_outlooks;  // reused
 
   // Look-ups; they throw UnknownId.
   [[nodiscard]] detail::Agent& agent(const Id& id);
@@ -127,6 +131,7 @@ struct Scheduler::State {
 
   // Views.
   [[nodiscard]] double expected_service_s(const detail::Request& request) const;
+  [[nodiscard]] std::uint64_t model_stamp(const detail::Task& task) const;
   [[nodiscard]] const detail::TaskModel& model_of(const detail::Task& task) const;
   void fill(detail::Instance& instance, double now) const;
 };

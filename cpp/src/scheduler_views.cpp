@@ -46,30 +46,36 @@ double Scheduler::State::expected_service_s(const Request& request) const {
          config.decode_s_per_token * static_cast<double>(request.max_new_tokens);
 }
 
-/// Kept until an event touches the task, a profile of its workflow or the settings.
-const TaskModel& Scheduler::State::model_of(const Task& task) const {
+/// Changes whenever the model of the task is stale: every summand only grows.
+std::uint64_t Scheduler::State::model_stamp(const Task& task) const {
   std::uint64_t stamp = task.version + config_version + 1;
-  for (const auto& profile : task.workflow->profiles) {
-    stamp += profile.version();  // every summand only grows, so the sum changes whenever one does
+  for (const auto stage : task.model->stages()) {
+    stamp += task.workflow->profiles[stage].version();
   }
-  if (task.model.has_value() && task.model_stamp == stamp) {
+  return stamp;
+}
+
+/// Kept until an event touches the task, a profile that it builds on, or the settings.
+const TaskModel& Scheduler::State::model_of(const Task& task) const {
+  if (task.model.has_value() && task.model_stamp == model_stamp(task)) {
     return *task.model;
   }
-  std::vector<detail::StageOutlook> stages;
-  stages.reserve(task.stages.size());
+  stage_outlooks.clear();
   for (std::size_t at = 0; at < task.stages.size(); ++at) {
     const auto& profile = task.workflow->profiles[at];
-    stages.push_back({task.stages[at].status != StageStatus::open, profile.sorted_totals(), task.stages[at].service_s,
-                      profile.request_s()});
+    stage_outlooks.push_back({task.stages[at].status != StageStatus::open, profile.sorted_totals(),
+                              task.stages[at].service_s, profile.request_s()});
   }
-  std::vector<detail::RequestOutlook> outlooks;
-  outlooks.reserve(task.requests.size());
+  if (task.blocks.empty()) {
+    task.blocks = detail::path_blocks(task.workflow->workflow.graph(), stage_outlooks);
+  }
+  request_outlooks.clear();
   for (const auto* request : task.requests) {
-    outlooks.push_back({request->stage, expected_service_s(*request)});
+    request_outlooks.push_back({request->stage, expected_service_s(*request)});
   }
-  task.model.emplace(config, task.id, task.workflow->workflow.graph(), stages, outlooks,
+  task.model.emplace(config, task.id, task.workflow->workflow.graph(), task.blocks, stage_outlooks, request_outlooks,
                      TaskModel::Scope::blocks_of_requests);
-  task.model_stamp = stamp;
+  task.model_stamp = model_stamp(task);
   return *task.model;
 }
 

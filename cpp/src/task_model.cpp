@@ -1,6 +1,7 @@
 #include "task_model.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "path_blocks.hpp"
@@ -30,18 +31,38 @@ std::vector<std::vector<double>> block_supports(std::span<const StageOutlook> st
 
 }  // namespace
 
-TaskModel::TaskModel(const Config& config, const Id& task, const StageGraph& graph,
+TaskModel::TaskModel(const Config& config, const Id& task, const StageGraph& graph, const PathBlocks& blocks,
                      std::span<const StageOutlook> stages, std::span<const RequestOutlook> requests, Scope scope)
-    : requests_(requests.begin(), requests.end()) {
-  std::vector<bool> wanted(stages.size(), scope == Scope::whole_path);
-  for (const auto& request : requests_) {
-    wanted[request.stage] = true;
-  }
-  for (const auto& block : path_blocks(graph, stages)) {
-    if (std::any_of(block.begin(), block.end(), [&wanted](auto stage) { return wanted[stage]; })) {
+    : requests_(requests.begin(), requests.end()), order_(requests.size()) {
+  std::iota(order_.begin(), order_.end(), 0U);
+  std::sort(order_.begin(), order_.end(), [this](auto a, auto b) {
+    return requests_[a].stage != requests_[b].stage ? requests_[a].stage < requests_[b].stage : a < b;
+  });
+  const auto has_request = [this](std::uint32_t stage) {
+    const Span found = requests_of(stage);
+    return found.begin < found.end;
+  };
+  for (const auto& block : blocks) {
+    if (scope == Scope::blocks_of_requests && std::none_of(block.begin(), block.end(), has_request)) {
+      continue;
+    }
+    stages_.insert(stages_.end(), block.begin(), block.end());
+    const StageOutlook& first = stages[block.front()];
+    const auto limit = static_cast<std::size_t>(config.exact_limit);
+    if (block.size() > 1 || (!first.finished && residual_support_size(first) > limit)) {
       add_part(config, task, graph, stages, block);
+    } else if (!first.finished) {
+      singles_.push_back({first, requests_of(block.front())});
     }
   }
+}
+
+/// The requests of a stage.
+TaskModel::Span TaskModel::requests_of(std::uint32_t stage) const noexcept {
+  const auto before = [this](std::uint32_t request, std::uint32_t wanted) { return requests_[request].stage < wanted; };
+  const auto begin = std::lower_bound(order_.begin(), order_.end(), stage, before);
+  const auto end = std::lower_bound(begin, order_.end(), stage + 1, before);
+  return {static_cast<std::uint32_t>(begin - order_.begin()), static_cast<std::uint32_t>(end - order_.begin())};
 }
 
 void TaskModel::add_part(const Config& config, const Id& task, const StageGraph& graph,
@@ -60,46 +81,54 @@ void TaskModel::add_part(const Config& config, const Id& task, const StageGraph&
     }
     outcomes = draw_outcomes(supports, streams, static_cast<std::size_t>(config.samples));
   }
-  std::vector<std::uint32_t> reducible;
-  std::vector<std::vector<std::uint32_t>> requests;
+  std::vector<std::uint32_t> reducible;  // places in the block
+  std::vector<Span> of_reducible;
   for (std::uint32_t at = 0; at < block.size(); ++at) {
-    std::vector<std::uint32_t> here;
-    for (std::uint32_t request = 0; request < requests_.size(); ++request) {
-      if (requests_[request].stage == block[at]) {
-        here.push_back(request);
-      }
-    }
-    if (!here.empty()) {
+    if (const Span here = requests_of(block[at]); here.begin < here.end) {
       reducible.push_back(at);
-      requests.push_back(std::move(here));
+      of_reducible.push_back(here);
     }
   }
-  parts_.push_back({PathBlock(graph, block, std::move(outcomes), std::move(reducible)), std::move(requests)});
+  parts_.push_back({PathBlock(graph, block, std::move(outcomes), std::move(reducible)), std::move(of_reducible)});
 }
 
 double TaskModel::expected_path(CompletionSet completed, PathScratch& scratch) const {
   if (completed.size() > 1) {
-    return evaluate(completed, scratch);
+    if (!std::equal(completed.begin(), completed.end(), last_set_.begin(), last_set_.end())) {
+      last_value_ = evaluate(completed, scratch);
+      last_set_.assign(completed.begin(), completed.end());
+    }
+    return last_value_;
   }
   const std::uint64_t key = completed.empty() ? 0 : completed.front();
-  if (const auto known = remembered_.find(key); known != remembered_.end()) {
-    return known->second;
+  if (const double* known = remembered_.find(key)) {
+    return *known;
   }
   const double value = evaluate(completed, scratch);
-  remembered_.emplace(key, value);
+  remembered_.insert(key, value);
   return value;
+}
+
+/// What the completed requests of a stage take off its residual, in the order of their ids.
+double TaskModel::reduction_of(Span requests, CompletionSet completed) const noexcept {
+  double reduction = 0.0;
+  for (auto at = requests.begin; at < requests.end; ++at) {
+    if (contains(completed, order_[at])) {
+      reduction += requests_[order_[at]].expected_service_s;
+    }
+  }
+  return reduction;
 }
 
 double TaskModel::evaluate(CompletionSet completed, PathScratch& scratch) const {
   double path = 0.0;
-  for (const auto& part : parts_) {
+  for (const Single& single : singles_) {
+    path += expected_residual(single.outlook, reduction_of(single.requests, completed));
+  }
+  for (const Part& part : parts_) {
     reduction_.clear();
-    for (const auto& requests : part.requests) {
-      double reduction = 0.0;
-      for (const auto request : requests) {
-        reduction += contains(completed, request) ? requests_[request].expected_service_s : 0.0;
-      }
-      reduction_.push_back(reduction);
+    for (const Span requests : part.requests) {
+      reduction_.push_back(reduction_of(requests, completed));
     }
     path += part.block.expected_path(reduction_, scratch);
   }

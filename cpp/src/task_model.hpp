@@ -3,11 +3,12 @@
 
 #include <cstdint>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "path_block.hpp"
+#include "path_blocks.hpp"
 #include "residual.hpp"
+#include "set_memo.hpp"
 #include "topas/config.hpp"
 #include "topas/id.hpp"
 #include "topas/workflow.hpp"
@@ -23,35 +24,62 @@ struct RequestOutlook {
 /// A set of the task's requests: bit i of word i / 64 stands for request i in ascending id order.
 using CompletionSet = std::span<const std::uint64_t>;
 
-/// Immutable but for what it remembers. Built from the state of one task; stale when an event touches the task or a
-/// profile of one of its stages. Throws CapacityError when the settings forbid to sample what cannot be enumerated.
+/// Immutable but for what it remembers. Built from the state of one task; stale when an event touches the task or the
+/// profile of one of stages(); the totals that the outlooks span must outlive it. Throws CapacityError when the
+/// settings forbid to sample what cannot be enumerated.
 class TaskModel {
  public:
   /// Which part of the path to model: a decision only needs the blocks that its requests can shorten.
   enum class Scope : std::uint8_t { blocks_of_requests, whole_path };
 
+  /// `requests` in ascending id order.
   TaskModel(const Config& config, const Id& task, const StageGraph& graph, std::span<const StageOutlook> stages,
-            std::span<const RequestOutlook> requests, Scope scope);
+            std::span<const RequestOutlook> requests, Scope scope)
+      : TaskModel(config, task, graph, path_blocks(graph, stages), stages, requests, scope) {}
+  /// With the blocks known: path_blocks(graph, stages).
+  TaskModel(const Config& config, const Id& task, const StageGraph& graph, const PathBlocks& blocks,
+            std::span<const StageOutlook> stages, std::span<const RequestOutlook> requests, Scope scope);
 
-  /// E[LP(Z(H))] over the modelled blocks, seconds (SPEC section 2). Remembered for tasks of at most 64 requests.
+  /// E[LP(Z(H))] over the modelled blocks, seconds (SPEC section 2). Every value is remembered for tasks of at most 64
+  /// requests, the last one for larger ones.
   [[nodiscard]] double expected_path(CompletionSet completed, PathScratch& scratch) const;
 
+  /// The stages whose residuals the model knows.
+  [[nodiscard]] std::span<const std::uint32_t> stages() const noexcept { return stages_; }
   [[nodiscard]] std::size_t words() const noexcept { return (requests_.size() + 63) / 64; }
 
  private:
+  /// Places in order_.
+  struct Span {
+    std::uint32_t begin = 0;
+    std::uint32_t end = 0;
+  };
+  /// A block of one stage, with the stage's requests.
+  struct Single {
+    StageOutlook outlook;
+    Span requests;
+  };
+  /// A block of several stages, or of one whose distribution is too large to enumerate.
   struct Part {
     PathBlock block;
-    std::vector<std::vector<std::uint32_t>> requests;  ///< of each reducible stage, ascending
+    std::vector<Span> requests;  ///< of each reducible stage
   };
 
   void add_part(const Config& config, const Id& task, const StageGraph& graph, std::span<const StageOutlook> stages,
                 std::span<const std::uint32_t> block);
+  [[nodiscard]] Span requests_of(std::uint32_t stage) const noexcept;
+  [[nodiscard]] double reduction_of(Span requests, CompletionSet completed) const noexcept;
   [[nodiscard]] double evaluate(CompletionSet completed, PathScratch& scratch) const;
 
   std::vector<RequestOutlook> requests_;
+  std::vector<std::uint32_t> order_;  // requests by stage, then by id
+  std::vector<std::uint32_t> stages_;
+  std::vector<Single> singles_;
   std::vector<Part> parts_;
   mutable std::vector<double> reduction_;
-  mutable std::unordered_map<std::uint64_t, double> remembered_;
+  mutable SetMemo remembered_;
+  mutable std::vector<std::uint64_t> last_set_;  // of a task of more than 64 requests
+  mutable double last_value_ = 0.0;
 };
 
 }  // namespace topas::detail

@@ -1,52 +1,31 @@
 """
 The compiled decision core. Use it through the names of the package topas.
 """
-
 from __future__ import annotations
-
 import collections.abc
-import typing
-
 import topas.config
 import topas.workflow
-
-__all__: list[str] = [
-    "Candidate",
-    "Decision",
-    "Explanation",
-    "LeftWaiting",
-    "Scheduler",
-    "Snapshot",
-    "Terms",
-    "Usage",
-    "critical_path_s",
-    "decide",
-    "expected_longest_path",
-    "explain",
-    "validate_config",
-    "validate_workflow",
-]
-
+import typing
+__all__: list[str] = ['Candidate', 'Decision', 'Explanation', 'LeftWaiting', 'Scheduler', 'Snapshot', 'Terms', 'Usage', 'critical_path_s', 'decide', 'expected_longest_path', 'explain', 'validate_config', 'validate_workflow']
 class Snapshot:
     """
     The whole state at one scheduling event (SPEC section 1). Immutable, comparable, picklable.
-
+    
     Made by :meth:`from_dict` or :meth:`Scheduler.snapshot`.
     """
-
     __hash__: typing.ClassVar[None] = None
     @staticmethod
     def from_dict(fields: typing.Any) -> Snapshot:
         """
         Read the plain form, such as one parsed line of a snapshot file.
-
+        
         Parameters
         ----------
         fields : dict
             ``now`` (seconds), ``agents``, ``profiles``, ``tasks``, ``requests``, ``resident`` and optionally
             ``age_scale_s`` (H_age, seconds); the form is described in docs/snapshots.md. Other keys at the top
             level (``config``, ``expect``) are not read; unknown ones further in are refused.
-
+        
         Raises
         ------
         SnapshotError
@@ -55,10 +34,14 @@ class Snapshot:
         IdError
             An id is neither a string nor an integer of 64 bits.
         """
-    def __eq__(self, arg0: typing.Any) -> bool: ...
-    def __getstate__(self) -> dict[str, typing.Any]: ...
-    def __repr__(self) -> str: ...
-    def __setstate__(self, arg0: dict[str, typing.Any]) -> None: ...
+    def __eq__(self, arg0: typing.Any) -> bool:
+        ...
+    def __getstate__(self) -> dict[str, typing.Any]:
+        ...
+    def __repr__(self) -> str:
+        ...
+    def __setstate__(self, arg0: dict[str, typing.Any]) -> None:
+        ...
     def to_dict(self) -> dict[str, typing.Any]:
         """
         The plain form; the inverse of :meth:`from_dict`.
@@ -73,15 +56,15 @@ class Snapshot:
         """
         Time of the event, seconds.
         """
-
 class Terms:
     """
     The five terms of a score, seconds (SPEC section 3).
     """
-
     __hash__: typing.ClassVar[None] = None
-    def __eq__(self, arg0: typing.Any) -> bool: ...
-    def __repr__(self) -> str: ...
+    def __eq__(self, arg0: typing.Any) -> bool:
+        ...
+    def __repr__(self) -> str:
+        ...
     def to_dict(self) -> dict[str, typing.Any]:
         """
         The terms by name.
@@ -116,55 +99,19 @@ class Terms:
         """
         J = admit + reuse - move - redo - revoke.
         """
-
 class Decision:
     """
     What to do at one scheduling event (SPEC section 1). Immutable, comparable, picklable.
     """
-
     __hash__: typing.ClassVar[None] = None
-    def __eq__(self, arg0: typing.Any) -> bool: ...
-    def __getstate__(
-        self,
-    ) -> tuple[
-        float,
-        int,
-        list[int | str],
-        list[int | str],
-        list[int | str],
-        list[int | str],
-        list[int | str],
-        list[tuple[int | str, float, float]],
-        list[int | str],
-        typing.Annotated[list[float], "FixedSize(5)"],
-        int,
-    ]: ...
-    def __repr__(self) -> str: ...
-    def __setstate__(
-        self,
-        arg0: tuple[
-            typing.SupportsFloat | typing.SupportsIndex,
-            typing.SupportsInt | typing.SupportsIndex,
-            collections.abc.Sequence[int | str],
-            collections.abc.Sequence[int | str],
-            collections.abc.Sequence[int | str],
-            collections.abc.Sequence[int | str],
-            collections.abc.Sequence[int | str],
-            collections.abc.Sequence[
-                tuple[
-                    int | str,
-                    typing.SupportsFloat | typing.SupportsIndex,
-                    typing.SupportsFloat | typing.SupportsIndex,
-                ]
-            ],
-            collections.abc.Sequence[int | str],
-            typing.Annotated[
-                collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex],
-                "FixedSize(5)",
-            ],
-            typing.SupportsInt | typing.SupportsIndex,
-        ],
-    ) -> None: ...
+    def __eq__(self, arg0: typing.Any) -> bool:
+        ...
+    def __getstate__(self) -> tuple[float, int, list[int | str], list[int | str], list[int | str], list[int | str], list[int | str], list[tuple[int | str, float, float]], list[int | str], typing.Annotated[list[float], "FixedSize(5)"], int]:
+        ...
+    def __repr__(self) -> str:
+        ...
+    def __setstate__(self, arg0: tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[int | str], collections.abc.Sequence[int | str], collections.abc.Sequence[int | str], collections.abc.Sequence[int | str], collections.abc.Sequence[int | str], collections.abc.Sequence[tuple[int | str, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]], collections.abc.Sequence[int | str], typing.Annotated[collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], "FixedSize(5)"], typing.SupportsInt | typing.SupportsIndex]) -> None:
+        ...
     def to_dict(self) -> dict[str, typing.Any]:
         """
         ``resident, admit, preempt, score, terms, credits, unschedulable`` as plain values.
@@ -224,7 +171,6 @@ class Decision:
         """
         Waiting requests that can never fit: prefix + reservation exceed the capacity. Ascending.
         """
-
 class Candidate:
     """
     One evaluated prefix set with its best allocation.
@@ -249,7 +195,6 @@ class Candidate:
         """
         Its score term by term.
         """
-
 class LeftWaiting:
     """
     Why a waiting request was left waiting.
@@ -282,14 +227,13 @@ class LeftWaiting:
     @property
     def reason(self) -> str:
         """
-        ``never_fits``, ``prefix_not_kept``, ``no_slot``, ``no_room`` or ``not_worth``.
+        ``never_fits``, ``prefix_not_kept``, ``no_slot``, ``no_room``, ``not_worth`` or ``standstill``.
         """
     @property
     def request(self) -> int | str:
         """
         Its id.
         """
-
 class Explanation:
     """
     A decision with its runners-up and its reasons.
@@ -309,7 +253,6 @@ class Explanation:
         """
         Requests left waiting, by id.
         """
-
 class Usage:
     """
     Read-only gauges. When every task has ended and one more decision was committed, all but
@@ -360,20 +303,19 @@ class Usage:
         """
         Registered workflows.
         """
-
 class Scheduler:
     """
     The incremental door: events in, one decision out (SPEC section 7).
-
+    
     Every event takes the time it happened at, in seconds of any monotonic clock; time never goes back. An illegal
     event raises and changes nothing. Ids are integers or strings and come back unchanged. Safe to use from several
     threads.
-
+    
     Parameters
     ----------
     config : Config
         The settings.
-
+    
     Raises
     ------
     ArgumentError
@@ -385,7 +327,8 @@ class Scheduler:
     StateError
         The event is not legal now, or the clock went back.
     """
-    def __init__(self, config: topas.config.Config) -> None: ...
+    def __init__(self, config: topas.config.Config) -> None:
+        ...
     def commit(self, decision: Decision) -> None:
         """
         Apply a decision of this scheduler. StateError when anything has changed since it was made.
@@ -393,6 +336,11 @@ class Scheduler:
     def decide(self, now: float) -> Decision:
         """
         The decision at ``now``, the same as ``decide(self.snapshot(now), config)``. Changes nothing.
+        """
+    def prefix_changed(self, now: float, agent: int | str, prefix_tokens: int) -> None:
+        """
+        The prefix of an agent turns out to be shorter or longer. What its live requests hold in all stays the same:
+        their own inputs take the difference. StateError when one of them is shorter than the prefix.
         """
     def prefix_evicted(self, now: float, agent: int | str) -> None:
         """
@@ -423,15 +371,7 @@ class Scheduler:
         """
         A running request has generated so many tokens in all.
         """
-    def request_ready(
-        self,
-        now: float,
-        request: int | str,
-        task: int | str,
-        stage: int | str,
-        input_tokens: int,
-        max_new_tokens: int,
-    ) -> None:
+    def request_ready(self, now: float, request: int | str, task: int | str, stage: int | str, input_tokens: int, max_new_tokens: int) -> None:
         """
         A request of a stage waits. Its reservation is ``input_tokens`` (without the agent's prefix) +
         ``max_new_tokens``. StateError when the stage is not open, a predecessor is, or the id is live.
@@ -454,9 +394,10 @@ class Scheduler:
         A stage will not run (a conditional branch), nor will stages that only skipped ones lead to. A second
         time is a no-op. StateError while it has live requests or when it has completed.
         """
-    def task_arrived(self, now: float, task: int | str, workflow: int | str) -> None:
+    def task_arrived(self, now: float, task: int | str, workflow: int | str, since: typing.Any = None) -> None:
         """
-        A task of a registered workflow arrives. StateError when its id is live.
+        A task of a registered workflow arrives; its age counts from ``since`` (None: now). StateError when its id is
+        live.
         """
     def task_cancelled(self, now: float, task: int | str) -> None:
         """
@@ -485,27 +426,25 @@ class Scheduler:
         H_age now, seconds: the config's constant, else the exponentially weighted mean (weight 0.1) of the LLM
         service of finished tasks, else the mean critical path of the registered workflows, else 0 (no ageing).
         """
-
 def critical_path_s(workflow: topas.workflow.Workflow) -> float:
     """
     Longest path of the profiled totals, seconds.
     """
-
 def decide(snapshot: Snapshot, config: topas.config.Config) -> Decision:
     """
     The decision for a state (SPEC sections 2 to 6). Pure: the same arguments give the same answer.
-
+    
     Parameters
     ----------
     snapshot : Snapshot
         The state.
     config : Config
         The settings. ``age_scale_s`` may be None only if the snapshot has one or ``age_weight`` is 0.
-
+    
     Returns
     -------
     Decision
-
+    
     Raises
     ------
     ConfigError, SnapshotError
@@ -513,16 +452,10 @@ def decide(snapshot: Snapshot, config: topas.config.Config) -> Decision:
     CapacityError
         ``samples`` is 0 and an expectation has more than ``exact_limit`` joint outcomes.
     """
-
-def expected_longest_path(
-    snapshot: Snapshot,
-    config: topas.config.Config,
-    task: int | str,
-    completions: collections.abc.Sequence[int | str] = [],
-) -> float:
+def expected_longest_path(snapshot: Snapshot, config: topas.config.Config, task: int | str, completions: collections.abc.Sequence[int | str] = []) -> float:
     """
     E[LP] of one task after hypothetical completions (SPEC section 2).
-
+    
     Parameters
     ----------
     snapshot : Snapshot
@@ -533,33 +466,30 @@ def expected_longest_path(
         A task of the snapshot.
     completions : list of int or str
         Requests of the task that count as completed.
-
+    
     Returns
     -------
     float
         Seconds.
-
+    
     Raises
     ------
     UnknownId
         The snapshot has no such task or request.
     """
-
 def explain(snapshot: Snapshot, config: topas.config.Config, top: int = 5) -> Explanation:
     """
     The decision of :func:`decide` with its ``top`` best candidates and why each request was left waiting.
-
+    
     Raises
     ------
     ConfigError, SnapshotError, ArgumentError
         As :func:`decide`, and for ``top`` below 1.
     """
-
 def validate_config(config: topas.config.Config) -> None:
     """
     Raise ConfigError for the first field that is of the wrong type or out of range.
     """
-
 def validate_workflow(workflow: topas.workflow.Workflow) -> None:
     """
     Raise WorkflowError or IdError for the first thing that is wrong with the workflow.

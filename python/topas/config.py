@@ -129,7 +129,9 @@ class Config:
         ConfigError
             The preset or a field is unknown, a required one is missing, or a value is not legal.
         """
-        if preset not in PRESETS:
+        if not isinstance(fields, Mapping):
+            raise ConfigError(f"config: must be a mapping of fields, got {fields!r}")
+        if not isinstance(preset, str) or preset not in PRESETS:
             raise ConfigError(f"preset: unknown {preset!r}, known are {', '.join(sorted(PRESETS))}")
         known = {field.name: field for field in dataclasses.fields(cls)}
         for name in fields:

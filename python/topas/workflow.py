@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from topas._core import critical_path_s, validate_workflow
+from topas.errors import WorkflowError
 
 __all__ = ["Id", "Stage", "Workflow"]
 
 #: What users name things by; ``7`` and ``"7"`` are different ids.
 Id = int | str
+
+
+def _sequence(value: object, name: str) -> tuple[object, ...]:
+    """The items of a list or another iterable, but not the letters of a string."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise WorkflowError(f"{name}: must be a list, got {value!r}")
+    return tuple(value)
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,7 @@ class Stage:
     request_s: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "after", tuple(self.after))
+        object.__setattr__(self, "after", _sequence(self.after, f"stage {self.name!r}: after"))
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,9 @@ class Workflow:
     stages: tuple[Stage, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stages", tuple(self.stages))
+        object.__setattr__(
+            self, "stages", _sequence(self.stages, f"workflow {self.name!r}: stages")
+        )
         validate_workflow(self)
 
     @property

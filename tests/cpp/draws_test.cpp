@@ -126,27 +126,34 @@ TEST(Draws, OneDrawInEachStratumOfALargerSupport) {
   }
 }
 
-TEST(Draws, FollowTheirRecipeBitForBit) {
-  constexpr std::uint32_t kCount = 21;
-  const std::vector<double> support{0.5, 1.5, 1.5, 4.0, 9.0};
-  const std::uint64_t stream = 77;
-  std::uint64_t state = stream;
+/// The draws of one stage as they are specified.
+std::vector<double> draws_by_recipe(const std::vector<double>& support, std::uint64_t state, std::uint32_t count) {
   const auto next = [&state] {
     const std::uint64_t out = mix(state);
     state += 0x9E3779B97F4A7C15ULL;
     return out;
   };
-  std::vector<std::uint32_t> order(kCount);
+  std::vector<std::uint32_t> order(count);
   std::iota(order.begin(), order.end(), 0U);
-  for (std::uint32_t i = kCount - 1; i >= 1; --i) {
+  for (std::uint32_t i = count - 1; i >= 1; --i) {
     __extension__ using Wide = unsigned __int128;
     std::swap(order[i], order[static_cast<std::uint32_t>((static_cast<Wide>(next()) * (i + 1)) >> 64U)]);
   }
-  const Outcomes outcomes = draw_outcomes({support}, std::vector{stream}, kCount);
-  for (std::uint32_t k = 0; k < kCount; ++k) {
+  std::vector<double> out;
+  for (std::uint32_t k = 0; k < count; ++k) {
     const double jitter = static_cast<double>(next() >> 11U) * 0x1.0p-53;
-    const auto index = static_cast<std::size_t>((order[k] + jitter) * 5.0 / kCount);
-    EXPECT_EQ(outcomes.residual[0][k], support[std::min<std::size_t>(index, 4)]) << k;
+    const auto index = static_cast<std::size_t>((order[k] + jitter) * static_cast<double>(support.size()) / count);
+    out.push_back(support[std::min(index, support.size() - 1)]);
+  }
+  return out;
+}
+
+TEST(Draws, FollowTheirRecipeBitForBit) {
+  for (std::uint64_t stream = 0; stream < 50; ++stream) {
+    const auto count = static_cast<std::uint32_t>(1 + stream * 3);
+    const std::vector<double> support = counting(5 + stream);
+    const Outcomes outcomes = draw_outcomes({support}, std::vector{stream}, count);
+    ASSERT_EQ(row(outcomes, 0, count), draws_by_recipe(support, stream, count)) << stream;
   }
 }
 

@@ -120,6 +120,28 @@ TEST(Explain, APrefixThatIsNotKept) {
   EXPECT_EQ(out.candidates.size(), 1U) << "the alternatives were looked up among all of them";
 }
 
+TEST(Explain, TheBestAlternativeCounts) {
+  Snapshot snapshot = two_agents();
+  snapshot.agents.push_back({"c", 0});
+  snapshot.tasks.push_back({3, 0.0, {{"c", {}, "p", false, 0.0}}});
+  add_waiting(snapshot, 1, 1, 50, 1.0);
+  add_waiting(snapshot, 2, 2, 50, 2.0);
+  snapshot.requests.push_back(make_request(3, 3, 0, "c", 5, 0.5));
+  const Explanation out = explain(snapshot, plain_config(100), 1);
+  EXPECT_EQ(out.decision.resident, (std::vector<Id>{"b", "c"}));
+  EXPECT_DOUBLE_EQ(entry_of(out, 1).alternative_score, 1.3) << "of a and c, not of a alone";
+}
+
+TEST(Explain, AnEmptyStateComesLastWhateverItsScore) {
+  Snapshot snapshot = two_agents();
+  add_waiting(snapshot, 1, 1, 5, 0.0);  // not worth its transfer
+  add_waiting(snapshot, 2, 2, 5, 0.0);
+  const Explanation out = explain(snapshot, plain_config(100), 10);
+  ASSERT_EQ(out.candidates.size(), 4U);
+  EXPECT_LT(out.decision.score(), 0.0);
+  EXPECT_TRUE(out.candidates.back().resident.empty());
+}
+
 TEST(Explain, NoSlot) {
   Snapshot snapshot = two_agents();
   add_waiting(snapshot, 1, 1, 5, 1.0);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -179,18 +180,30 @@ TEST(PathBlock, AMeanOverDrawsIsTheMeanOfTheirLongestPaths) {
   }
 }
 
-TEST(PathBlock, AddsInEightLanes) {
-  // 1e16 swallows a 1 added to it; in eight lanes the nine draws of one stage meet in the documented order.
-  Outcomes outcomes{detail::Rows(1, 9), std::vector<double>(16, 0.0), 9.0};
-  const std::vector<double> values{1e16, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0};
+/// The mean as it is specified: eight lanes, added in pairs.
+double mean_in_lanes(const std::vector<double>& values) {
+  std::array<double, 8> lanes{};
   for (std::size_t k = 0; k < values.size(); ++k) {
-    outcomes.residual[0][k] = values[k];
-    outcomes.weights[k] = 1.0;
+    lanes.at(k % 8) += values[k];
   }
-  const double even = ((1e16 + 1.0) + 1.0) + (1.0 + 1.0);
-  const double odd = (1.0 + 1.0) + (1.0 + 1.0);
-  const std::vector<std::uint32_t> stages{0};
-  EXPECT_EQ(path_of(PathBlock(graph_of({{}}), stages, outcomes, {}), {}), (even + odd) / 9.0);
+  const double even = (lanes[0] + lanes[4]) + (lanes[2] + lanes[6]);
+  const double odd = (lanes[1] + lanes[5]) + (lanes[3] + lanes[7]);
+  return (even + odd) / static_cast<double>(values.size());
+}
+
+TEST(PathBlock, AddsInEightLanes) {
+  Random random(27);
+  for (int round = 0; round < 50; ++round) {
+    const auto count = static_cast<std::size_t>(random.between(1, 60));
+    std::vector<double> values(count);
+    std::generate(values.begin(), values.end(), [&random] { return random.unit() * 10.0; });
+    Outcomes outcomes{detail::Rows(1, count), std::vector<double>((count + 7) / 8 * 8, 0.0),
+                      static_cast<double>(count)};
+    std::copy(values.begin(), values.end(), outcomes.residual[0]);
+    std::fill_n(outcomes.weights.begin(), count, 1.0);
+    const std::vector<std::uint32_t> stages{0};
+    ASSERT_EQ(path_of(PathBlock(graph_of({{}}), stages, outcomes, {}), {}), mean_in_lanes(values));
+  }
 }
 
 TEST(PathBlock, TheScratchHoldsNothing) {

@@ -226,6 +226,28 @@ TEST(PrefixSearch, EqualAdditionsGoToTheSmallerAgent) {
   EXPECT_EQ(search(world.build()).chosen, PrefixSet{0});
 }
 
+TEST(PrefixSearch, ToImproveIsMoreThanATie) {
+  World world(greedy_config(1000));
+  want(world, world.agent(1, true), 5.0);
+  for (int agent = 0; agent < 3; ++agent) {
+    want(world, world.agent(0), 1e-13);
+  }
+  const Searched out = search(world.build());
+  EXPECT_EQ(std::count(out.feasible.begin(), out.feasible.end(), PrefixSet{0, 1, 2, 3}), 0);
+  EXPECT_EQ(out.chosen, (PrefixSet{0, 1, 2})) << "of the pairs that were tried, all of them ties";
+}
+
+TEST(PrefixSearch, AmongAdditionsThatTieTheFirstIsTaken) {
+  World world(greedy_config(100));
+  want(world, world.agent(40), 5.0, 20);
+  want(world, world.agent(40), 5.0 + 1e-13, 20);  // does not fit beside the first
+  want(world, world.agent(10), 1.0, 20);
+  const Searched out = search(world.build());
+  const auto place = [&out](const PrefixSet& set) { return std::find(out.feasible.begin(), out.feasible.end(), set); };
+  EXPECT_LT(place({0, 2}), place({1, 2})) << "the climb goes on from the first, the other is a swap";
+  EXPECT_EQ(out.chosen, (PrefixSet{0, 2}));
+}
+
 TEST(PrefixSearch, NothingIsFeasibleWhenMoreRunsThanTheLimitsAllow) {
   Config config = plain_config(10);
   config.action_cap = 1;

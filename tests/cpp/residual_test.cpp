@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <numeric>
 #include <vector>
@@ -49,6 +50,32 @@ TEST(Residual, StaysAboveZeroForTheSmallestDifference) {
   const Values support = support_of({served, next}, served);
   ASSERT_EQ(support.size(), 1U);
   EXPECT_GT(support.front(), 0.0);
+}
+
+TEST(ExpectedResidual, IsTheMeanOfWhatTheSupportGives) {
+  testing::Random random(9);
+  for (int round = 0; round < 500; ++round) {
+    Values totals(static_cast<std::size_t>(random.between(1, 40)));
+    std::generate(totals.begin(), totals.end(), [&random] { return random.unit() * 8.0; });
+    std::sort(totals.begin(), totals.end());
+    const StageOutlook stage{false, totals, random.chance(0.5) ? random.unit() * 9.0 : 0.0, random.unit() * 3.0};
+    const double reduction = random.chance(0.3) ? 0.0 : random.unit() * 5.0;
+    Values support;
+    residual_support(stage, support);
+    double sum = 0.0;
+    for (const double residual : support) {
+      sum += std::max(residual - reduction, 0.0);
+    }
+    ASSERT_EQ(residual_support_size(stage), support.size());
+    ASSERT_NEAR(expected_residual(stage, reduction), sum / static_cast<double>(support.size()), 1e-12);
+  }
+}
+
+TEST(ExpectedResidual, BeyondAllTotalsIsReducedToo) {
+  const Values totals{1.0, 2.0};
+  EXPECT_DOUBLE_EQ(expected_residual({false, totals, 5.0, 0.75}, 0.5), 0.25);
+  EXPECT_EQ(expected_residual({false, totals, 5.0, 0.75}, 1.0), 0.0);
+  EXPECT_EQ(residual_support_size({false, totals, 5.0, 0.75}), 1U);
 }
 
 TEST(Window, StartsEmpty) {

@@ -36,6 +36,12 @@ TEST_F(Events, ATaskArrives) {
   EXPECT_EQ(usage().tasks, 1);
 }
 
+TEST_F(Events, ATaskMayBeOlderThanItsArrival) {
+  scheduler_.task_arrived(2.5, 1, "flow", -4.0);
+  EXPECT_EQ(scheduler_.snapshot(2.5).tasks.front().arrival, -4.0);
+  EXPECT_NO_THROW(scheduler_.task_arrived(2.5, 2, "flow", 2.5));
+}
+
 TEST_F(Events, ARequestIsReady) {
   arrive();
   const RequestState out = request(10, 1.0);
@@ -189,6 +195,36 @@ TEST_F(Events, APreemptedRequestWaitsAtOnce) {
   EXPECT_FALSE(request(10, 2.0).running);
   EXPECT_EQ(request(10, 2.0).credit, 0.0);
   EXPECT_EQ(usage().credits, 1);
+}
+
+TEST_F(Events, APrefixChangesAtTheExpenseOfItsRequests) {
+  start();
+  scheduler_.request_ready(1.0, 11, 1, "plan", 5, 7);
+  scheduler_.prefix_changed(2.0, "plan", 13);
+  EXPECT_EQ(request(10, 2.0).kv_tokens, 7);
+  EXPECT_EQ(request(10, 2.0).input_tokens, 1);
+  EXPECT_EQ(request(11, 2.0).kv_tokens, 9);
+  EXPECT_EQ(usage().kv_tokens, 20) << "the prefix and the request that runs";
+  scheduler_.prefix_changed(3.0, "plan", 4);
+  EXPECT_EQ(request(10, 3.0).kv_tokens, 16);
+  EXPECT_EQ(usage().kv_tokens, 20);
+}
+
+TEST_F(Events, APrefixOfAnIdleAgentMayChangeToAnything) {
+  scheduler_.prefix_changed(1.0, "code", 0);
+  scheduler_.prefix_changed(1.0, "code", 500);
+  EXPECT_EQ(scheduler_.snapshot(1.0).agents.front().prefix_tokens, 500);
+}
+
+TEST_F(Events, AChangedPrefixReachesTheExpectedService) {
+  Config settings = config();
+  settings.prefill_s_per_token = 0.125;
+  settings.decode_s_per_token = 0.0;
+  scheduler_.reconfigure(settings);
+  arrive();
+  EXPECT_DOUBLE_EQ(scheduler_.decide(1.0).terms.admit, 0.5) << "four tokens of input";
+  scheduler_.prefix_changed(1.0, "plan", 12);
+  EXPECT_DOUBLE_EQ(scheduler_.decide(1.0).terms.admit, 0.25);
 }
 
 TEST_F(Events, AnAgentMayBeRegisteredAgain) {

@@ -164,6 +164,26 @@ TEST_F(Refusal, PrefixEvicted) {
   expect_refused<StateError>([](Scheduler& to) { to.prefix_evicted(1.0, "plan"); }, "agent 'plan' has 1 running");
 }
 
+TEST_F(Refusal, PrefixChanged) {
+  start();
+  const auto change = [](const char* agent, std::int64_t tokens) {
+    return [=](Scheduler& to) { to.prefix_changed(1.0, agent, tokens); };
+  };
+  expect_refused<UnknownId>(change("nobody", 5), "agent 'nobody' is not known");
+  expect_refused<ArgumentError>(change("plan", -1), "prefix_tokens: must be");
+  expect_refused<ArgumentError>(change("plan", kTooMany), "prefix_tokens: must be");
+  expect_refused<StateError>(change("plan", 15), "request 10 has 14 input tokens in all");
+  scheduler_.request_ready(1.0, 11, 1, "plan", 3, 0);
+  expect_refused<StateError>(change("plan", 13), "nothing would be left");
+  EXPECT_NO_THROW(scheduler_.prefix_changed(1.0, "plan", 12));
+}
+
+TEST_F(Refusal, ATaskCannotBeYoungerThanItsArrival) {
+  for (const double bad : {1.5, kInfinite, -kInfinite, kNotANumber}) {
+    expect_refused<ArgumentError>([bad](Scheduler& to) { to.task_arrived(1.0, 1, "flow", bad); }, "since: must be");
+  }
+}
+
 TEST_F(Refusal, Reconfigure) {
   Config bad = config();
   bad.samples = -1;
@@ -187,6 +207,7 @@ constexpr TimedCall kTimedCalls[] = {
     [](Scheduler& to, double now) { to.stage_completed(now, 2, "plan"); },
     [](Scheduler& to, double now) { to.stage_skipped(now, 2, "plan"); },
     [](Scheduler& to, double now) { to.prefix_evicted(now, "code"); },
+    [](Scheduler& to, double now) { to.prefix_changed(now, "code", 5); },
     [](Scheduler& to, double now) { static_cast<void>(to.decide(now)); },
     [](Scheduler& to, double now) { static_cast<void>(to.snapshot(now)); },
 };

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <numeric>
 #include <vector>
@@ -209,6 +210,44 @@ TEST(TaskModel, ATaskWithoutRequestsHasNothingToModel) {
   EXPECT_EQ(path_of(model, 0), 0.0);
 }
 
+TEST(TaskModel, AFinishedStageAloneInItsBlockHasNoResidualInAnyScope) {
+  Stages stages(Totals{{5.0}, {7.0}, {1.0}});
+  stages.finish(1);
+  const Requests requests{{0, 2.0}, {1, 2.0}, {2, 0.5}};
+  for (const auto scope : {Scope::whole_path, Scope::blocks_of_requests}) {
+    const TaskModel model(exact_config(), Id(1), graph_of({{}, {0}, {1}}), stages.outlooks(), requests, scope);
+    EXPECT_DOUBLE_EQ(path_of(model, 0b000), 6.0);
+    EXPECT_DOUBLE_EQ(path_of(model, 0b010), 6.0);
+    EXPECT_DOUBLE_EQ(path_of(model, 0b111), 3.5);
+  }
+}
+
+TEST(TaskModel, OneStageWithTooManyOutcomesIsDrawn) {
+  // Four draws, one of each quarter: exact all the same, where the draws are stratified by quarters.
+  const Stages stages(Totals{{1.0, 2.0, 3.0, 4.0}});
+  const StageGraph graph = graph_of({{}});
+  const TaskModel drawn(drawn_config(4), Id(1), graph, stages.outlooks(), {}, Scope::whole_path);
+  EXPECT_DOUBLE_EQ(path_of(drawn, 0), 2.5);
+  const TaskModel one(drawn_config(1), Id(1), graph, stages.outlooks(), {}, Scope::whole_path);
+  const double path = path_of(one, 0);
+  EXPECT_EQ(path, std::floor(path)) << "a single draw, not a mean";
+}
+
+TEST(SetMemo, RemembersEverySet) {
+  detail::SetMemo memo;
+  EXPECT_EQ(memo.find(0), nullptr);
+  for (std::uint64_t number = 0; number < 3000; ++number) {
+    const std::uint64_t set = number * number * 0x9E3779B97F4A7C15ULL;
+    ASSERT_EQ(memo.find(set), nullptr) << number;
+    memo.insert(set, static_cast<double>(number));
+    ASSERT_NE(memo.find(set), nullptr) << number;
+  }
+  for (std::uint64_t number = 0; number < 3000; ++number) {
+    ASSERT_EQ(*memo.find(number * number * 0x9E3779B97F4A7C15ULL), static_cast<double>(number));
+  }
+  EXPECT_EQ(memo.find(1), nullptr);
+}
+
 /// Seventy parallel stages with one request each; the path is the longest stage that is not completed.
 class ManyRequests : public ::testing::Test {
  protected:
@@ -253,6 +292,9 @@ TEST(TaskModel, ExactlySixtyFourRequestsFitOneWord) {
   const Requests requests(64, {0, 1.0});
   const TaskModel model(exact_config(), Id(1), graph_of({{}}), stages.outlooks(), requests, Scope::whole_path);
   EXPECT_EQ(model.words(), 1U);
+  EXPECT_DOUBLE_EQ(path_of(model, 0), 100.0);
+  EXPECT_DOUBLE_EQ(path_of(model, std::uint64_t{1} << 63U), 99.0);
+  EXPECT_DOUBLE_EQ(path_of(model, std::uint64_t{3} << 31U), 98.0);
   EXPECT_DOUBLE_EQ(path_of(model, ~std::uint64_t{0}), 36.0);
 }
 

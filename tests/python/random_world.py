@@ -83,7 +83,7 @@ class World:
     ) -> None:
         self.config = config
         self.scheduler = Scheduler(config)
-        self.prefixes = prefixes
+        self.prefixes = dict(prefixes)
         self.workflows = workflows
         self.most_tasks = most_tasks
         for agent, tokens in prefixes.items():
@@ -95,6 +95,7 @@ class World:
         self.tasks: dict[Id, Live] = {}
         self.waiting: dict[Id, tuple[Id, int]] = {}  # request: its task and reservation
         self.running: dict[Id, tuple[Id, int]] = {}
+        self.inputs: dict[Id, int] = {}
         self.generated: dict[Id, int] = {}
         self.resident: set[Id] = set()
         self.arrived = 0
@@ -107,7 +108,8 @@ class World:
             return False
         workflow = self.workflows[pick % len(self.workflows)]
         task = self._new_name("task")
-        self.scheduler.task_arrived(self.now, task, workflow.name)
+        since = None if pick % 3 else self.now - pick % 7
+        self.scheduler.task_arrived(self.now, task, workflow.name, since)
         self.tasks[task] = Live(workflow)
         self.arrived += 1
         return True
@@ -127,6 +129,7 @@ class World:
         self.scheduler.request_ready(self.now, request, task, stage.name, *tokens)
         self.tasks[task].requests[request] = stage.name
         self.waiting[request] = (task, sum(tokens))
+        self.inputs[request] = tokens[0]
         return True
 
     def progress(self, pick: int) -> bool:
@@ -215,6 +218,23 @@ class World:
         self.resident.remove(agent)
         return True
 
+    def change_prefix(self, pick: int) -> bool:
+        """Make a prefix longer or shorter; what its requests hold in all stays the same."""
+        agent = list(self.prefixes)[pick % len(self.prefixes)]
+        tokens = pick % 307
+        longer = tokens - self.prefixes[agent]
+        live = [r for r in self.waiting | self.running if self.agent_of(r) == agent]
+        if any(self.inputs[request] < longer for request in live):
+            return False
+        self.scheduler.prefix_changed(self.now, agent, tokens)
+        self.prefixes[agent] = tokens
+        for request in live:
+            self.inputs[request] -= longer
+            table = self.waiting if request in self.waiting else self.running
+            task, reserved = table[request]
+            table[request] = (task, reserved - longer)
+        return True
+
     def wait(self, pick: int) -> bool:
         """Let time pass."""
         self.now += pick % 40 / 8
@@ -290,6 +310,7 @@ class World:
     def _forget(self, request: Id) -> None:
         task, _ = self.running.pop(request, None) or self.waiting.pop(request)
         del self.tasks[task].requests[request]
+        del self.inputs[request]
         self.generated.pop(request, None)
 
     def _close(self, task: Id, stage: Id, how: str) -> None:
@@ -339,6 +360,7 @@ EVENT_WEIGHTS = {
     "cancel": 1,
     "finish": 1,
     "evict": 1,
+    "change_prefix": 1,
     "wait": 12,
     "commit": 20,
 }

@@ -207,7 +207,7 @@ class TestCase34WhatZeroMeans:
         """M=0 always searches greedily. With at most two active agents the climb, its pair test,
         drops and swaps see every set that matters: the decision is that of the enumeration."""
         compared = different = 0
-        for seed in range(6_000_000, 6_004_000):
+        for seed in range(6_000_000, 6_002_500):
             fields = random_snapshot(seed)
             active = {request["agent"] for request in fields["requests"]}
             greedy, full = (
@@ -346,3 +346,9 @@ def test_settings_cannot_be_changed_in_place() -> None:
 def test_config_error_is_a_value_error_and_a_topas_error() -> None:
     assert issubclass(ConfigError, ValueError)
     assert issubclass(ConfigError, TopasError)
+
+
+@pytest.mark.parametrize(("fields", "preset"), [(None, "paper"), ([], "paper"), ({}, [])])
+def test_from_dict_refuses_what_is_no_mapping_and_no_preset(fields: object, preset: object) -> None:
+    with pytest.raises(ConfigError, match=r"config: |preset: "):
+        Config.from_dict(fields, preset)

@@ -151,6 +151,10 @@ class Doors(RuleBasedStateMachine):
         self.world.evict(pick)
 
     @rule(pick=picks)
+    def change_prefix(self, pick: int) -> None:
+        self.world.change_prefix(pick)
+
+    @rule(pick=picks)
     def wait(self, pick: int) -> None:
         self.world.wait(pick)
 

@@ -76,6 +76,7 @@ UNKNOWN: dict[str, tuple[Use, str]] = {
     "stage_skipped of a task": (lambda s: s.stage_skipped(NOW, 404, "S"), "task 404"),
     "stage_skipped": (lambda s: s.stage_skipped(NOW, "t", 0), "stage 0"),
     "prefix_evicted": (lambda s: s.prefix_evicted(NOW, "nobody"), "agent 'nobody'"),
+    "prefix_changed": (lambda s: s.prefix_changed(NOW, "nobody", 1), "agent 'nobody'"),
 }
 
 
@@ -180,6 +181,10 @@ NOT_NOW: dict[str, tuple[Use, tuple[str, ...]]] = {
         lambda s: s.prefix_evicted(NOW, "B"),
         ("agent 'B'", "1 running request"),
     ),
+    "prefix longer than what a request of the agent holds": (
+        lambda s: s.prefix_changed(NOW, "A", 231),
+        ("prefix_changed", "request 'rs'", "230 input tokens", "agent 'A'", "231"),
+    ),
     "prefix evicted that is not resident": (
         lambda s: s.prefix_evicted(NOW, "A"),
         ("agent 'A'", "not resident"),
@@ -218,6 +223,7 @@ EVENTS: dict[str, dict[str, Any]] = {
     "stage_completed": {"now": NOW, "task": "s", "stage": "S"},
     "stage_skipped": {"now": NOW, "task": "s", "stage": "J"},
     "prefix_evicted": {"now": NOW, "agent": "I"},
+    "prefix_changed": {"now": NOW, "agent": "U", "prefix_tokens": 10},
     "decide": {"now": NOW},
     "snapshot": {"now": NOW},
 }
@@ -303,6 +309,11 @@ def test_clock_that_goes_back_is_refused(event: str) -> None:
         "10",
         "9.5",
     )
+
+
+@pytest.mark.parametrize("since", [NOW + 0.5, math.nan, math.inf, -math.inf, "5", True, []])
+def test_begin_of_a_task_is_checked(since: Any) -> None:
+    refused(lambda s: s.task_arrived(NOW, "new", "fork", since), ArgumentError, "since: ")
 
 
 def test_long_value_is_cut_between_characters() -> None:

@@ -389,6 +389,29 @@ def test_prefix_whose_request_was_aborted_leaves_and_is_charged_anew() -> None:
     assert decision.terms.move == pytest.approx(300 / 1e5)
 
 
+@pytest.mark.parametrize("tokens", [0, 170, 200, 230])
+def test_prefix_that_changes_takes_from_or_gives_to_its_requests(tokens: int) -> None:
+    scheduler = busy_scheduler()
+    commit_now(scheduler, NOW)
+    before = rows(scheduler, "requests")
+    scheduler.prefix_changed(NOW, "A", tokens)
+    assert rows(scheduler, "agents")["A"]["prefix_tokens"] == tokens
+    after = rows(scheduler, "requests")
+    for name, given in (("rs", 200 - tokens), ("ry", 200 - tokens), ("rx", 0)):
+        assert after[name]["kv_tokens"] == before[name]["kv_tokens"] + given
+        assert after[name]["input_tokens"] == before[name]["input_tokens"] + given
+        assert after[name]["running"] == before[name]["running"]
+    assert gauges(scheduler)["kv_tokens"] == 300 + 100 + 200 + 60, "the same in all"
+
+
+def test_age_may_count_from_before_the_arrival() -> None:
+    scheduler = busy_scheduler()
+    scheduler.task_arrived(NOW, "new", "fork", since=4.0)
+    assert rows(scheduler, "tasks")["new"]["arrival"] == 4.0
+    scheduler.task_arrived(NOW, "newer", "fork", since=None)
+    assert rows(scheduler, "tasks")["newer"]["arrival"] == NOW
+
+
 def test_simultaneous_events_are_legal() -> None:
     scheduler = busy_scheduler()
     for _ in range(3):

@@ -208,3 +208,16 @@ def test_cycle_through_ten_thousand_stages_is_named() -> None:
     with pytest.raises(WorkflowError, match=r"cycle: (\d+ -> ){10000}\d+$"):
         Workflow("w", stages)
     assert time.perf_counter() - start < 0.5
+
+
+@pytest.mark.parametrize(
+    ("make", "part"),
+    [
+        (lambda: Stage("T", "A", after="SX"), "stage 'T': after: must be a list, got 'SX'"),
+        (lambda: Stage("T", "A", after=None), "stage 'T': after: must be a list, got None"),
+        (lambda: Workflow("w", None), "workflow 'w': stages: must be a list, got None"),
+    ],
+)
+def test_lists_are_lists(make, part: str) -> None:
+    with pytest.raises(WorkflowError, match=re.escape(part)):
+        make()

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "topas/decision.hpp"
 #include "topas/workflow.hpp"
@@ -42,7 +43,8 @@ class Scheduler {
   void register_workflow(Workflow workflow);
   void unregister_workflow(const Id& name);
 
-  void task_arrived(double now, const Id& task, const Id& workflow);
+  /// `since`: when the task's age counts from, at most `now`; empty: now.
+  void task_arrived(double now, const Id& task, const Id& workflow, std::optional<double> since = std::nullopt);
   void task_cancelled(double now, const Id& task);
   void task_finished(double now, const Id& task);
   void request_ready(double now, const Id& request, const Id& task, const Id& stage, std::int64_t input_tokens,
@@ -54,6 +56,9 @@ class Scheduler {
   void stage_completed(double now, const Id& task, const Id& stage);
   void stage_skipped(double now, const Id& task, const Id& stage);
   void prefix_evicted(double now, const Id& agent);
+  /// The static prefix of an agent turns out to be shorter or longer. What its live requests hold in all stays the
+  /// same: their own inputs grow or shrink by the difference.
+  void prefix_changed(double now, const Id& agent, std::int64_t prefix_tokens);
 
   [[nodiscard]] Decision decide(double now) const;
   void commit(const Decision& decision);

@@ -100,11 +100,11 @@ Step Traffic::next() {
     now_ += random_.quarters(2);
   }
   using Maker = Choice (Traffic::*)();
-  static constexpr Maker kMakers[] = {&Traffic::arrive,         &Traffic::arrive,     &Traffic::make_ready,
-                                      &Traffic::make_ready,     &Traffic::make_ready, &Traffic::progress,
-                                      &Traffic::complete,       &Traffic::complete,   &Traffic::complete_stage,
-                                      &Traffic::complete_stage, &Traffic::abort,      &Traffic::fail_start,
-                                      &Traffic::skip_stage,     &Traffic::evict,      &Traffic::end_task};
+  static constexpr Maker kMakers[] = {
+      &Traffic::arrive,         &Traffic::arrive,         &Traffic::make_ready,    &Traffic::make_ready,
+      &Traffic::make_ready,     &Traffic::progress,       &Traffic::complete,      &Traffic::complete,
+      &Traffic::complete_stage, &Traffic::complete_stage, &Traffic::abort,         &Traffic::fail_start,
+      &Traffic::skip_stage,     &Traffic::evict,          &Traffic::change_prefix, &Traffic::end_task};
   for (;;) {
     if (auto made = (this->*kMakers[random_.below(std::size(kMakers))])(); made.has_value()) {
       return *made;
@@ -202,7 +202,9 @@ Traffic::Choice Traffic::arrive() {
   const Id task = make_id("task");
   const std::size_t flow = random_.below(flows_.size());
   tasks_[task] = {flow, std::vector<Stage>(flows_[flow].stages.size())};
-  return event([now = now_, task, name = flows_[flow].name](Scheduler& to) { to.task_arrived(now, task, name); });
+  const std::optional<double> since = random_.chance(0.2) ? std::optional(now_ - random_.quarters(9)) : std::nullopt;
+  return event(
+      [now = now_, task, name = flows_[flow].name, since](Scheduler& to) { to.task_arrived(now, task, name, since); });
 }
 
 Traffic::Choice Traffic::make_ready() {
@@ -214,7 +216,7 @@ Traffic::Choice Traffic::make_ready() {
   const Id request = make_id("request");
   const std::int64_t input = random_.between(0, 20);
   const std::int64_t output = random_.between(input == 0 ? 1 : 0, 20);
-  requests_[request] = {place.task, place.stage, input + output, false};
+  requests_[request] = {place.task, place.stage, input, input + output, false};
   const Id stage = flows_[tasks_.at(place.task).flow].stages[place.stage].name;
   return event([now = now_, request, task = place.task, stage, input, output](Scheduler& to) {
     to.request_ready(now, request, task, stage, input, output);
@@ -297,6 +299,27 @@ Traffic::Choice Traffic::evict() {
   const Id agent = random_.pick(idle);
   resident_.erase(agent);
   return event([now = now_, agent](Scheduler& to) { to.prefix_evicted(now, agent); });
+}
+
+/// What moves from the requests to the prefix leaves each of them something.
+Traffic::Choice Traffic::change_prefix() {
+  const auto agent = std::next(agents_.begin(), random_.between(0, options_.agents - 1));
+  std::int64_t most = 10;
+  for (const auto& [id, request] : requests_) {
+    if (agent_of(request) == agent->first) {
+      most = std::min({most, request.input_tokens, request.kv_tokens - 1});
+    }
+  }
+  const std::int64_t moved = random_.between(-std::min<std::int64_t>(agent->second, 3), most);
+  for (auto& [id, request] : requests_) {
+    if (agent_of(request) == agent->first) {
+      request.input_tokens -= moved;
+      request.kv_tokens -= moved;
+    }
+  }
+  agent->second += moved;
+  return event(
+      [now = now_, id = agent->first, tokens = agent->second](Scheduler& to) { to.prefix_changed(now, id, tokens); });
 }
 
 Traffic::Choice Traffic::end_task() {

@@ -67,6 +67,7 @@ class Traffic {
   struct Request {
     Id task;
     std::uint32_t stage = 0;
+    std::int64_t input_tokens = 0;
     std::int64_t kv_tokens = 0;
     bool running = false;
   };
@@ -101,6 +102,7 @@ class Traffic {
   [[nodiscard]] Choice complete_stage();
   [[nodiscard]] Choice skip_stage();
   [[nodiscard]] Choice evict();
+  [[nodiscard]] Choice change_prefix();
   [[nodiscard]] Choice end_task();
 
   Random& random_;
