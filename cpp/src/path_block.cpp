@@ -1,9 +1,10 @@
 #include "path_block.hpp"
 
 #include <algorithm>
-#include <array>
 #include <unordered_map>
 #include <utility>
+
+#include "lanes.hpp"
 
 namespace topas::detail {
 
@@ -109,17 +110,14 @@ double PathBlock::from_all(std::span<const double> reduction, PathScratch& scrat
   return mean(scratch.data());
 }
 
-/// In eight lanes, so that vector code of any width adds in the same order.
 double PathBlock::mean(const double* values) const noexcept {
-  std::array<double, 8> lanes{};
+  Lanes lanes{};
   for (std::size_t k = 0; k < outcomes_.weights.size(); k += lanes.size()) {
     for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
       lanes[lane] += outcomes_.weights[k + lane] * values[k + lane];
     }
   }
-  const double even = (lanes[0] + lanes[4]) + (lanes[2] + lanes[6]);
-  const double odd = (lanes[1] + lanes[5]) + (lanes[3] + lanes[7]);
-  return (even + odd) / outcomes_.total_weight;
+  return sum_of(lanes) / outcomes_.total_weight;
 }
 
 }  // namespace topas::detail

@@ -1,7 +1,8 @@
 #include "residual.hpp"
 
 #include <algorithm>
-#include <array>
+
+#include "lanes.hpp"
 
 namespace topas::detail {
 
@@ -38,7 +39,7 @@ double expected_residual(const StageOutlook& stage, double reduction) noexcept {
   if (totals.empty()) {
     return std::max(stage.request_s - reduction, 0.0);
   }
-  std::array<double, 8> lanes{};  // so that vector code of any width adds in the same order
+  Lanes lanes{};
   std::size_t at = 0;
   for (; at + lanes.size() <= totals.size(); at += lanes.size()) {
     for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
@@ -48,9 +49,7 @@ double expected_residual(const StageOutlook& stage, double reduction) noexcept {
   for (std::size_t lane = 0; at + lane < totals.size(); ++lane) {
     lanes[lane] += std::max(totals[at + lane] - stage.service_s - reduction, 0.0);
   }
-  const double even = (lanes[0] + lanes[4]) + (lanes[2] + lanes[6]);
-  const double odd = (lanes[1] + lanes[5]) + (lanes[3] + lanes[7]);
-  return (even + odd) / static_cast<double>(totals.size());
+  return sum_of(lanes) / static_cast<double>(totals.size());
 }
 
 }  // namespace topas::detail

@@ -116,7 +116,6 @@ void Scheduler::State::start(Request& request, const StoredCredit& credit) {
   insert_by_id(request.agent->running, &request);
   request.running = true;
   request.credit = credit;
-  ++request.task->stages[request.stage].running;
 }
 
 void Scheduler::State::stop(Request& request) {
@@ -124,7 +123,6 @@ void Scheduler::State::stop(Request& request) {
   insert_by_id(request.agent->waiting, &request);
   request.running = false;
   request.credit.reset();
-  --request.task->stages[request.stage].running;
 }
 
 void Scheduler::State::remove(Request& request) {
@@ -132,7 +130,6 @@ void Scheduler::State::remove(Request& request) {
   auto& stage = task.stages[request.stage];
   erase_by_id(request.running ? request.agent->running : request.agent->waiting, &request);
   erase_by_id(task.requests, &request);
-  stage.running -= request.running ? 1 : 0;
   --stage.live;
   ++task.version;
   requests.erase(requests.find(request.id));

@@ -42,10 +42,9 @@ enum class StageStatus : std::uint8_t { open, completed, skipped };
 
 struct Stage {
   StageStatus status = StageStatus::open;
-  double service_s = 0.0;      ///< e
-  std::int64_t completed = 0;  ///< finished requests
-  std::int64_t live = 0;       ///< waiting and running requests
-  std::int64_t running = 0;
+  double service_s = 0.0;          ///< e
+  std::int64_t completed = 0;      ///< finished requests
+  std::int64_t live = 0;           ///< waiting and running requests
   mutable std::uint64_t seen = 0;  ///< scratch of a decision
 };
 
@@ -131,7 +130,7 @@ struct Scheduler::State {
 
   // Views.
   [[nodiscard]] double expected_service_s(const detail::Request& request) const;
-  [[nodiscard]] std::uint64_t model_stamp(const detail::Task& task) const;
+  [[nodiscard]] std::uint64_t stamp_of(const detail::TaskModel& model, const detail::Task& task) const;
   [[nodiscard]] const detail::TaskModel& model_of(const detail::Task& task) const;
   void fill(detail::Instance& instance, double now) const;
 };

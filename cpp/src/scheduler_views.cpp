@@ -28,8 +28,8 @@ void count_next_stages(const Request& running, std::uint64_t mark) {
     const auto before = graph.predecessors(next);
     const auto open = [&task](auto stage) { return task.stages[stage].status == StageStatus::open; };
     const auto& stage = task.stages[next];
-    if (stage.status == StageStatus::open && stage.running == 0 &&
-        std::count_if(before.begin(), before.end(), open) == 1) {
+    // It has no requests of its own: those are refused while a predecessor is open.
+    if (stage.status == StageStatus::open && std::count_if(before.begin(), before.end(), open) == 1) {
       ++task.workflow->agents[next]->next_stages;
     }
   }
@@ -47,9 +47,9 @@ double Scheduler::State::expected_service_s(const Request& request) const {
 }
 
 /// Changes whenever the model of the task is stale: every summand only grows.
-std::uint64_t Scheduler::State::model_stamp(const Task& task) const {
+std::uint64_t Scheduler::State::stamp_of(const TaskModel& model, const Task& task) const {
   std::uint64_t stamp = task.version + config_version + 1;
-  for (const auto stage : task.model->stages()) {
+  for (const auto stage : model.stages()) {
     stamp += task.workflow->profiles[stage].version();
   }
   return stamp;
@@ -57,7 +57,7 @@ std::uint64_t Scheduler::State::model_stamp(const Task& task) const {
 
 /// Kept until an event touches the task, a profile that it builds on, or the settings.
 const TaskModel& Scheduler::State::model_of(const Task& task) const {
-  if (task.model.has_value() && task.model_stamp == model_stamp(task)) {
+  if (task.model.has_value() && task.model_stamp == stamp_of(*task.model, task)) {
     return *task.model;
   }
   stage_outlooks.clear();
@@ -73,10 +73,10 @@ const TaskModel& Scheduler::State::model_of(const Task& task) const {
   for (const auto* request : task.requests) {
     request_outlooks.push_back({request->stage, expected_service_s(*request)});
   }
-  task.model.emplace(config, task.id, task.workflow->workflow.graph(), task.blocks, stage_outlooks, request_outlooks,
-                     TaskModel::Scope::blocks_of_requests);
-  task.model_stamp = model_stamp(task);
-  return *task.model;
+  const TaskModel& model = task.model.emplace(config, task.id, task.workflow->workflow.graph(), task.blocks,
+                                              stage_outlooks, request_outlooks, TaskModel::Scope::blocks_of_requests);
+  task.model_stamp = stamp_of(model, task);
+  return model;
 }
 
 void Scheduler::State::fill(Instance& instance, double now) const {

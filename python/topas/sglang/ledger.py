@@ -1,0 +1,380 @@
+"""From requests with hints to events of the core: tasks, stages, agents, and how all of them end.
+
+Nothing here knows SGLang: it is told what a request carries and what became of it, and keeps a
+:class:`topas.Scheduler` true. Whatever hints say, every request gets a place: a request that fits
+into no known workflow is a task of one stage.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, TypeAlias
+
+import topas
+from topas.errors import TopasError
+from topas.sglang.heads import HeadTable
+from topas.sglang.hints import Hints
+
+__all__ = ["Arrival", "Ledger", "Namespace"]
+
+Id: TypeAlias = int | str
+
+#: Cache namespace of a request: extra key (or cache salt) and LoRA id. KV is never shared across.
+Namespace: TypeAlias = tuple[str | None, str | None]
+
+_PRIVATE = "private"  # the agent of prompts whose head nobody shares
+
+
+def _key(*parts: Any) -> str:
+    """One id from several parts, without ambiguity: ("ab", "c") and ("a", "bc") differ."""
+    return json.dumps(parts, separators=(",", ":"))
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A request as it comes in.
+
+    Parameters
+    ----------
+    rid : str
+        Its id, unique among live requests.
+    prompt : sequence of int
+        Token ids, the static prefix included.
+    max_new_tokens : int
+        Tokens reserved for its generation.
+    namespace : tuple
+        Extra key and LoRA id.
+    hints : Hints
+        Who it says it belongs to.
+    """
+
+    rid: str
+    prompt: Sequence[int] = field(repr=False)
+    max_new_tokens: int
+    namespace: Namespace = (None, None)
+    hints: Hints = field(default_factory=Hints)
+
+
+@dataclass
+class _Live:
+    """A live request: where it stands in the core."""
+
+    task: str
+    stage: Id
+    agent: str
+    hints: Hints
+    since_s: float  # arrival of its task
+    single: bool  # its task is its own
+
+
+@dataclass
+class _Task:
+    """A task of a known workflow."""
+
+    name: str
+    workflow: topas.Workflow
+    arrived_s: float
+    last_s: float
+    live: int = 0
+    ended: set[Id] = field(default_factory=set)  # stages
+
+
+class Ledger:
+    """Who is live, and what the core has been told of it.
+
+    Parameters
+    ----------
+    scheduler : topas.Scheduler
+        The core; registrations and events go there.
+    heads : HeadTable
+        Finds static prefixes.
+    profile_s : callable
+        Expected service of a request with so many input and output tokens, seconds; profiles of
+        single requests and of stages that give none.
+    idle_expiry_s : float
+        A task without live requests ends so long after its last event.
+    on_task_end : callable or None
+        Called with workflow name (``None`` for single requests) and completion time in seconds.
+    """
+
+    def __init__(
+        self,
+        scheduler: topas.Scheduler,
+        heads: HeadTable,
+        *,
+        profile_s: Callable[[int, int], float],
+        idle_expiry_s: float = 300.0,
+        on_task_end: Callable[[str | None, float], None] | None = None,
+    ) -> None:
+        self._core = scheduler
+        self._heads = heads
+        self._profile_s = profile_s
+        self._idle_expiry_s = idle_expiry_s
+        self._on_task_end = on_task_end
+        self._graphs: dict[str, topas.Workflow] = {}  # as registered by users
+        self._agents: dict[str, int] = {}  # prefix tokens by core id
+        self._workflows: set[str] = set()  # core ids
+        self._tasks: dict[str, _Task] = {}
+        self._since: dict[str, tuple[float, float]] = {}  # unknown workflows: first, last seen
+        self._live: dict[str, _Live] = {}
+        self.hint_errors: Counter[str] = Counter()
+
+    # -- registration
+
+    def register(self, graph: topas.Workflow) -> None:
+        """Make a workflow known under its name; the same one again is a no-op.
+
+        Raises
+        ------
+        StateError
+            Another workflow has the name.
+        """
+        name = _key(graph.name)
+        known = self._graphs.setdefault(name, graph)
+        if known != graph:
+            raise topas.StateError(f"workflow {graph.name!r} is already registered differently")
+
+    def register_graph(self, fields: Mapping[str, Any]) -> None:
+        """Make a workflow known from plain values: ``name`` and ``stages``.
+
+        Each stage has ``name``, ``agent`` and optionally ``after``, ``service_s``, ``request_s``.
+
+        Raises
+        ------
+        WorkflowError, IdError, StateError
+            The workflow is malformed, or another one has its name.
+        """
+        try:
+            stages = [topas.Stage(**dict(stage)) for stage in fields["stages"]]
+            graph = topas.Workflow(fields["name"], tuple(stages))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise topas.WorkflowError(f"workflow: malformed: {error}") from None
+        self.register(graph)
+
+    # -- events
+
+    def arrived(self, now: float, arrival: Arrival) -> None:
+        """A request waits from now on."""
+        hints = arrival.hints
+        self.hint_errors.update(hints.errors)
+        if arrival.rid in self._live:
+            self.hint_errors["duplicate_rid"] += 1
+            self.aborted(now, arrival.rid)
+        agent, prefix = self._agent_of(now, arrival)
+        place = self._place_in_workflow(now, arrival, agent)
+        if place is None:
+            place = self._place_alone(now, arrival, agent)
+        own = len(arrival.prompt) - prefix
+        self._core.request_ready(
+            now, arrival.rid, place.task, place.stage, own, max(arrival.max_new_tokens, 1)
+        )
+        self._live[arrival.rid] = place
+        if not place.single:
+            self._tasks[place.task].live += 1
+
+    def completed(self, now: float, rid: str, service_s: float) -> None:
+        """A request is done after ``service_s`` seconds of service; unknown ids are ignored."""
+        live = self._live.pop(rid, None)
+        if live is None:
+            return
+        self._core.request_completed(now, rid, service_s)
+        if live.single:
+            self._core.stage_completed(now, live.task, live.stage)
+            self._report(None, now - live.since_s)
+            return
+        task = self._tasks[live.task]
+        task.live -= 1
+        task.last_s = now
+        if live.hints.finishes_stage and not self._stage_is_live(live.task, live.stage):
+            self._end_stage(now, task, live.stage)
+        if live.task in self._tasks and live.hints.finishes_task and task.live == 0:
+            self._finish(now, task)
+
+    def aborted(self, now: float, rid: str) -> None:
+        """A request is gone, from wherever it was; unknown ids are ignored."""
+        live = self._live.pop(rid, None)
+        if live is None:
+            return
+        self._core.request_aborted(now, rid)
+        if live.single:
+            self._core.task_cancelled(now, live.task)
+            return
+        task = self._tasks[live.task]
+        task.live -= 1
+        task.last_s = now
+
+    def knows(self, rid: str) -> bool:
+        """Whether a request is live here."""
+        return rid in self._live
+
+    @property
+    def live_requests(self) -> Mapping[str, object]:
+        """Live requests by id."""
+        return self._live
+
+    def expire(self, now: float) -> None:
+        """End the tasks that have been idle for too long."""
+        for task in [t for t in self._tasks.values() if self._is_idle(now, t)]:
+            self._finish(now, task)
+        for name in [n for n, (_, last) in self._since.items() if now - last > self._idle_expiry_s]:
+            del self._since[name]
+
+    @property
+    def tasks(self) -> int:
+        """Live tasks of known workflows."""
+        return len(self._tasks)
+
+    # -- agents
+
+    def _agent_of(self, now: float, arrival: Arrival) -> tuple[str, int]:
+        """The agent's core id and its prefix; registers it, or tells the core of a new length."""
+        head: Any
+        if arrival.hints.agent is not None:
+            head = agent = _key("agent", *arrival.namespace, arrival.hints.agent)
+            tokens = self._heads.see(head, arrival.prompt)
+        else:
+            key = self._heads.key_of(arrival.prompt)
+            head = None if key is None else (*arrival.namespace, key)
+            tokens = 0 if head is None else self._heads.see(head, arrival.prompt)
+            shared = (
+                _PRIVATE if key is None or tokens == 0 else blake2b(key, digest_size=16).hexdigest()
+            )
+            agent = _key("head", *arrival.namespace, shared)
+        known = self._agents.get(agent)
+        if known is None:
+            self._core.register_agent(agent, tokens)
+            self._agents[agent] = tokens
+        elif known != tokens and tokens > 0:
+            self._core.prefix_changed(now, agent, tokens)
+            self._agents[agent] = tokens
+        return agent, self._agents[agent]
+
+    # -- tasks
+
+    def _place_in_workflow(self, now: float, arrival: Arrival, agent: str) -> _Live | None:
+        """The request's stage in a registered workflow, made ready; ``None`` if it has none."""
+        hints = arrival.hints
+        if hints.task is None or hints.stage is None:
+            return None
+        try:
+            if hints.graph is not None:
+                self.register_graph(hints.graph)
+            name = hints.workflow if hints.graph is None else hints.graph["name"]
+            graph = self._graphs.get(_key(name))
+            if graph is None:
+                if name is not None:
+                    self.hint_errors["unknown_workflow"] += 1
+                return None
+            task = self._task_of(now, arrival.namespace, hints.task, graph)
+            self._open_stage(now, task, hints.stage)
+        except (TopasError, KeyError, TypeError) as error:
+            self.hint_errors[f"bad_workflow_{type(error).__name__}"] += 1
+            return None
+        return _Live(task.name, hints.stage, agent, hints, task.arrived_s, single=False)
+
+    def _task_of(self, now: float, namespace: Namespace, task: Id, graph: topas.Workflow) -> _Task:
+        name = _key("task", *namespace, task)
+        if name not in self._tasks:
+            workflow = self._register_graph_in(namespace, graph)
+            self._core.task_arrived(now, name, workflow)
+            self._tasks[name] = _Task(name, graph, now, now)
+        known = self._tasks[name]
+        if known.workflow != graph:
+            raise topas.StateError(f"task {task!r} belongs to workflow {known.workflow.name!r}")
+        known.last_s = now
+        return known
+
+    def _register_graph_in(self, namespace: Namespace, graph: topas.Workflow) -> str:
+        """The core's copy of a workflow for a namespace: its agents are the namespace's."""
+        name = _key("workflow", *namespace, graph.name)
+        if name not in self._workflows:
+            stages = []
+            for stage in graph.stages:
+                agent = _key("agent", *namespace, stage.agent)
+                if agent not in self._agents:
+                    self._core.register_agent(agent, 0)
+                    self._agents[agent] = 0
+                stages.append(
+                    topas.Stage(stage.name, agent, stage.after, stage.service_s, stage.request_s)
+                )
+            self._core.register_workflow(topas.Workflow(name, tuple(stages)))
+            self._workflows.add(name)
+        return name
+
+    def _open_stage(self, now: float, task: _Task, stage: Id) -> None:
+        """End what the stage waits for: a request of a stage says that its predecessors are done.
+
+        One that never had a request (a branch not taken) ends without a total for its profile.
+        """
+        before = {entry.name: entry.after for entry in task.workflow.stages}
+        if stage not in before:
+            raise topas.UnknownId(f"workflow {task.workflow.name!r} has no stage {stage!r}")
+        if stage in task.ended:
+            raise topas.StateError(f"stage {stage!r} has ended")
+        open_ancestors = _open_ancestors(task, before, stage)
+        for name in open_ancestors:
+            if self._stage_is_live(task.name, name):
+                raise topas.StateError(f"stage {name!r} before {stage!r} still has live requests")
+        for name in open_ancestors:
+            self._end_stage(now, task, name)
+
+    def _stage_is_live(self, task: str, stage: Id) -> bool:
+        return any(live.task == task and live.stage == stage for live in self._live.values())
+
+    def _end_stage(self, now: float, task: _Task, stage: Id) -> None:
+        self._core.stage_completed(now, task.name, stage)
+        task.ended.add(stage)
+        if len(task.ended) == len(task.workflow.stages):
+            self._forget(task)  # the core has ended it with its last stage
+
+    def _finish(self, now: float, task: _Task) -> None:
+        self._core.task_finished(now, task.name)
+        self._forget(task)
+
+    def _forget(self, task: _Task) -> None:
+        del self._tasks[task.name]
+        self._report(str(task.workflow.name), task.last_s - task.arrived_s)
+
+    def _report(self, workflow: str | None, took_s: float) -> None:
+        if self._on_task_end is not None:
+            self._on_task_end(workflow, took_s)
+
+    def _is_idle(self, now: float, task: _Task) -> bool:
+        return task.live == 0 and now - task.last_s > self._idle_expiry_s
+
+    # -- requests that are tasks of their own
+
+    def _place_alone(self, now: float, arrival: Arrival, agent: str) -> _Live:
+        hints = arrival.hints
+        workflow = _key("single", agent)
+        if workflow not in self._workflows:
+            service_s = self._profile_s(len(arrival.prompt), arrival.max_new_tokens)
+            stage = topas.Stage("call", agent, service_s=service_s)
+            self._core.register_workflow(topas.Workflow(workflow, (stage,)))
+            self._workflows.add(workflow)
+        since = now
+        if hints.task is not None:  # its age counts from the first request of its workflow
+            owner = _key("since", *arrival.namespace, hints.task)
+            since = self._since.get(owner, (now, now))[0]
+            self._since[owner] = (since, now)
+        task = _key("single", arrival.rid)
+        self._core.task_arrived(now, task, workflow, since)
+        return _Live(task, "call", agent, hints, now, single=True)
+
+
+def _open_ancestors(task: _Task, before: Mapping[Id, Sequence[Id]], stage: Id) -> list[Id]:
+    """Open stages that the stage comes after, each behind those that it comes after itself."""
+    found: list[Id] = []
+    ahead = [(name, False) for name in before[stage]]
+    while ahead:  # depth first: a stage is written down once its predecessors are
+        name, seen = ahead.pop()
+        if seen:
+            found.append(name)
+        elif name not in task.ended:
+            ahead.append((name, True))
+            ahead.extend((other, False) for other in before[name])
+    return list(dict.fromkeys(found))
