@@ -21,13 +21,11 @@ namespace {
 constexpr double kServiceWeight = 0.1;  // of the latest task in H_age
 
 void insert_by_id(std::vector<Request*>& list, Request* request) {
-  const auto before = [](const Request* left, const Id& id) { return left->id < id; };
-  list.insert(std::lower_bound(list.begin(), list.end(), request->id, before), request);
+  list.insert(detail::place_of(list, request->id), request);
 }
 
 void erase_by_id(std::vector<Request*>& list, const Request* request) {
-  const auto before = [](const Request* left, const Id& id) { return left->id < id; };
-  list.erase(std::lower_bound(list.begin(), list.end(), request->id, before));
+  list.erase(detail::place_of(list, request->id));
 }
 
 template <class Table>

@@ -1,6 +1,7 @@
 // The tables of the incremental door.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -83,6 +84,12 @@ struct Request {
   bool running = false;
   std::optional<StoredCredit> credit;  ///< while it runs
 };
+
+/// Where a request of that id is, or would be, in a list of ascending ids.
+[[nodiscard]] inline std::vector<Request*>::const_iterator place_of(const std::vector<Request*>& list, const Id& id) {
+  return std::lower_bound(list.begin(), list.end(), id,
+                          [](const Request* left, const Id& right) { return left->id < right; });
+}
 
 }  // namespace topas::detail
 

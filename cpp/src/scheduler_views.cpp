@@ -35,6 +35,18 @@ void count_next_stages(const Request& running, std::uint64_t mark) {
   }
 }
 
+/// n_a of every agent.
+void count_next_stages(const std::map<Id, Agent>& agents, std::uint64_t mark) {
+  for (const auto& [id, agent] : agents) {
+    agent.next_stages = 0;
+  }
+  for (const auto& [id, agent] : agents) {
+    for (const auto* request : agent.running) {
+      count_next_stages(*request, mark);
+    }
+  }
+}
+
 }  // namespace
 
 double Scheduler::State::expected_service_s(const Request& request) const {
@@ -48,7 +60,7 @@ double Scheduler::State::expected_service_s(const Request& request) const {
 
 /// Changes whenever the model of the task is stale: every summand only grows.
 std::uint64_t Scheduler::State::stamp_of(const TaskModel& model, const Task& task) const {
-  std::uint64_t stamp = task.version + config_version + 1;
+  std::uint64_t stamp = task.version + config_version;
   for (const auto stage : model.stages()) {
     stamp += task.workflow->profiles[stage].version();
   }
@@ -91,14 +103,11 @@ void Scheduler::State::fill(Instance& instance, double now) const {
       instance.tasks.push_back(
           {&task.id, task.arrival, detail::age_factor(config, scale, now, task.arrival), &model_of(task)});
     }
-    const auto by_id = [](const Request* left, const Id& id) { return left->id < id; };
-    const auto bit = std::lower_bound(task.requests.begin(), task.requests.end(), request.id, by_id);
+    const auto bit = detail::place_of(task.requests, request.id);
     return RequestView{&request.id, agent, task.slot, static_cast<std::uint32_t>(bit - task.requests.begin()),
                        request.kv_tokens};
   };
-  for (const auto& [id, agent] : agents) {
-    agent.next_stages = 0;
-  }
+  count_next_stages(agents, mark);
   for (const auto& [id, agent] : agents) {
     if (!agent.active()) {
       if (agent.resident) {
@@ -108,7 +117,7 @@ void Scheduler::State::fill(Instance& instance, double now) const {
       continue;
     }
     const auto index = static_cast<std::uint32_t>(instance.agents.size());
-    instance.agents.push_back({&id, agent.prefix_tokens, agent.resident});
+    instance.agents.push_back({&id, agent.prefix_tokens, agent.resident, agent.next_stages});
     for (const auto* request : agent.waiting) {
       instance.waiting.push_back(view_of(*request, index));
     }
@@ -119,11 +128,7 @@ void Scheduler::State::fill(Instance& instance, double now) const {
       view.redo = detail::redo_cost(config, request->input_tokens, request->generated_tokens);
       view.revoke = detail::revoke_cost(config, credit.value, factor, credit.age_factor);
       instance.running.push_back(view);
-      count_next_stages(*request, mark);
     }
-  }
-  for (auto& view : instance.agents) {
-    view.next_stages = agents.find(*view.id)->second.next_stages;
   }
   instance.index();
 }

@@ -10,17 +10,9 @@ from typing import Annotated
 import typer
 
 import topas
-from topas.cli.snapshots import Expectation, SnapshotLine, read_snapshots
-from topas.errors import TopasError
+from topas.cli.snapshots import Expectation, located, read_snapshots
 
 __all__ = ["decide"]
-
-
-def _decision(path: Path, line: SnapshotLine) -> topas.Decision:
-    try:
-        return topas.decide(line.snapshot, line.config)
-    except TopasError as error:
-        raise type(error)(f"{path}:{line.number}: {error}") from None
 
 
 def decide(
@@ -35,4 +27,6 @@ def decide(
 ) -> None:
     """Print one JSON line for each snapshot: resident, admit, preempt, score, terms, credits."""
     for line in read_snapshots(file, preset, Expectation(exact, samples)):
-        sys.stdout.write(json.dumps(_decision(file, line).to_dict()) + "\n")
+        with located(file, line.number):
+            decision = topas.decide(line.snapshot, line.config)
+        sys.stdout.write(json.dumps(decision.to_dict()) + "\n")

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from topas import Config, Snapshot
 from topas.errors import ConfigError, SnapshotError, TopasError
 
-__all__ = ["Expectation", "SnapshotLine", "read_snapshots"]
+__all__ = ["Expectation", "SnapshotLine", "located", "read_snapshots"]
 
 #: The most joint outcomes that can be enumerated.
 _EXACT_LIMIT = 1 << 20
@@ -94,6 +94,15 @@ def _config(fields: dict[str, Any], preset: str, expectation: Expectation) -> Co
     return Config.from_dict({**settings, **expectation.fields()}, preset=preset)
 
 
+@contextmanager
+def located(path: Path, number: int) -> Iterator[None]:
+    """Lead the message of an error with file and line number."""
+    try:
+        yield
+    except TopasError as error:
+        raise type(error)(f"{path}:{number}: {error}") from None
+
+
 def read_snapshots(
     path: Path, preset: str, expectation: Expectation | None = None
 ) -> Iterator[SnapshotLine]:
@@ -120,10 +129,10 @@ def read_snapshots(
         try:
             for number, text in enumerate(stream, start=1):
                 if text.strip():
-                    fields = _parse(text)
-                    snapshot = Snapshot.from_dict(fields)
-                    yield SnapshotLine(number, snapshot, _config(fields, preset, wanted))
+                    with located(path, number):
+                        fields = _parse(text)
+                        snapshot = Snapshot.from_dict(fields)
+                        line = SnapshotLine(number, snapshot, _config(fields, preset, wanted))
+                    yield line
         except UnicodeDecodeError as error:
             raise SnapshotError(f"{path}:{number + 1}: not UTF-8: {error.reason}") from None
-        except TopasError as error:
-            raise type(error)(f"{path}:{number}: {error}") from None

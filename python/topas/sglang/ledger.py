@@ -34,6 +34,11 @@ def _key(*parts: Any) -> str:
     return json.dumps(parts, separators=(",", ":"))
 
 
+def _agent_key(namespace: Namespace, agent: Id) -> str:
+    """The core's id of a named agent: a namespace has agents of its own."""
+    return _key("agent", *namespace, agent)
+
+
 @dataclass(frozen=True)
 class Arrival:
     """A request as it comes in.
@@ -79,7 +84,7 @@ class _Task:
     workflow: topas.Workflow
     arrived_s: float
     last_s: float
-    live: int = 0
+    live: Counter[Id] = field(default_factory=Counter)  # live requests by stage
     ended: set[Id] = field(default_factory=set)  # stages
 
 
@@ -93,8 +98,8 @@ class Ledger:
     heads : HeadTable
         Finds static prefixes.
     profile_s : callable
-        Expected service of a request with so many input and output tokens, seconds; profiles of
-        single requests and of stages that give none.
+        Expected service of a request with so many input and output tokens, seconds; the profile of
+        requests that are tasks of their own.
     idle_expiry_s : float
         A task without live requests ends so long after its last event.
     on_task_end : callable or None
@@ -138,8 +143,8 @@ class Ledger:
         if known != graph:
             raise topas.StateError(f"workflow {graph.name!r} is already registered differently")
 
-    def register_graph(self, fields: Mapping[str, Any]) -> None:
-        """Make a workflow known from plain values: ``name`` and ``stages``.
+    def register_graph(self, fields: Mapping[str, Any]) -> topas.Workflow:
+        """Make a workflow known from plain values, ``name`` and ``stages``, and return it.
 
         Each stage has ``name``, ``agent`` and optionally ``after``, ``service_s``, ``request_s``.
 
@@ -154,6 +159,7 @@ class Ledger:
         except (KeyError, TypeError, AttributeError) as error:
             raise topas.WorkflowError(f"workflow: malformed: {error}") from None
         self.register(graph)
+        return graph
 
     # -- events
 
@@ -174,7 +180,7 @@ class Ledger:
         )
         self._live[arrival.rid] = place
         if not place.single:
-            self._tasks[place.task].live += 1
+            self._tasks[place.task].live[place.stage] += 1
 
     def completed(self, now: float, rid: str, service_s: float) -> None:
         """A request is done after ``service_s`` seconds of service; unknown ids are ignored."""
@@ -186,12 +192,10 @@ class Ledger:
             self._core.stage_completed(now, live.task, live.stage)
             self._report(None, now - live.since_s)
             return
-        task = self._tasks[live.task]
-        task.live -= 1
-        task.last_s = now
-        if live.hints.finishes_stage and not self._stage_is_live(live.task, live.stage):
+        task = self._leave(now, live)
+        if live.hints.finishes_stage and live.stage not in task.live:
             self._end_stage(now, task, live.stage)
-        if live.task in self._tasks and live.hints.finishes_task and task.live == 0:
+        if live.task in self._tasks and live.hints.finishes_task and not task.live:
             self._finish(now, task)
 
     def aborted(self, now: float, rid: str) -> None:
@@ -203,13 +207,16 @@ class Ledger:
         if live.single:
             self._core.task_cancelled(now, live.task)
             return
-        task = self._tasks[live.task]
-        task.live -= 1
-        task.last_s = now
+        self._leave(now, live)
 
-    def knows(self, rid: str) -> bool:
-        """Whether a request is live here."""
-        return rid in self._live
+    def _leave(self, now: float, live: _Live) -> _Task:
+        """Take a request out of the books of its task."""
+        task = self._tasks[live.task]
+        task.last_s = now
+        task.live[live.stage] -= 1
+        if task.live[live.stage] == 0:
+            del task.live[live.stage]
+        return task
 
     @property
     def live_requests(self) -> Mapping[str, object]:
@@ -232,26 +239,34 @@ class Ledger:
 
     def _agent_of(self, now: float, arrival: Arrival) -> tuple[str, int]:
         """The agent's core id and its prefix; registers it, or tells the core of a new length."""
-        head: Any
-        if arrival.hints.agent is not None:
-            head = agent = _key("agent", *arrival.namespace, arrival.hints.agent)
-            tokens = self._heads.see(head, arrival.prompt)
-        else:
-            key = self._heads.key_of(arrival.prompt)
-            head = None if key is None else (*arrival.namespace, key)
-            tokens = 0 if head is None else self._heads.see(head, arrival.prompt)
-            shared = (
-                _PRIVATE if key is None or tokens == 0 else blake2b(key, digest_size=16).hexdigest()
-            )
-            agent = _key("head", *arrival.namespace, shared)
+        agent, tokens = self._named_head(arrival) or self._shared_head(arrival)
         known = self._agents.get(agent)
         if known is None:
-            self._core.register_agent(agent, tokens)
-            self._agents[agent] = tokens
+            self._register_agent(agent, tokens)
         elif known != tokens and tokens > 0:
             self._core.prefix_changed(now, agent, tokens)
             self._agents[agent] = tokens
         return agent, self._agents[agent]
+
+    def _named_head(self, arrival: Arrival) -> tuple[str, int] | None:
+        """The agent that the hints name, with the length of its head."""
+        if arrival.hints.agent is None:
+            return None
+        agent = _agent_key(arrival.namespace, arrival.hints.agent)
+        return agent, self._heads.see(agent, arrival.prompt)
+
+    def _shared_head(self, arrival: Arrival) -> tuple[str, int]:
+        """The agent that stands for a head shared with other prompts, or the one of all others."""
+        name, tokens = _PRIVATE, 0
+        key = self._heads.key_of(arrival.prompt)
+        if key is not None:
+            tokens = self._heads.see((*arrival.namespace, key), arrival.prompt)
+            name = blake2b(key, digest_size=16).hexdigest() if tokens > 0 else _PRIVATE
+        return _key("head", *arrival.namespace, name), tokens
+
+    def _register_agent(self, agent: str, tokens: int) -> None:
+        self._core.register_agent(agent, tokens)
+        self._agents[agent] = tokens
 
     # -- tasks
 
@@ -262,16 +277,17 @@ class Ledger:
             return None
         try:
             if hints.graph is not None:
-                self.register_graph(hints.graph)
-            name = hints.workflow if hints.graph is None else hints.graph["name"]
-            graph = self._graphs.get(_key(name))
-            if graph is None:
-                if name is not None:
-                    self.hint_errors["unknown_workflow"] += 1
+                graph = self.register_graph(hints.graph)
+            elif hints.workflow is None:
+                return None
+            elif (known := self._graphs.get(_key(hints.workflow))) is not None:
+                graph = known
+            else:
+                self.hint_errors["unknown_workflow"] += 1
                 return None
             task = self._task_of(now, arrival.namespace, hints.task, graph)
             self._open_stage(now, task, hints.stage)
-        except (TopasError, KeyError, TypeError) as error:
+        except TopasError as error:
             self.hint_errors[f"bad_workflow_{type(error).__name__}"] += 1
             return None
         return _Live(task.name, hints.stage, agent, hints, task.arrived_s, single=False)
@@ -294,10 +310,9 @@ class Ledger:
         if name not in self._workflows:
             stages = []
             for stage in graph.stages:
-                agent = _key("agent", *namespace, stage.agent)
+                agent = _agent_key(namespace, stage.agent)
                 if agent not in self._agents:
-                    self._core.register_agent(agent, 0)
-                    self._agents[agent] = 0
+                    self._register_agent(agent, 0)
                 stages.append(
                     topas.Stage(stage.name, agent, stage.after, stage.service_s, stage.request_s)
                 )
@@ -317,13 +332,10 @@ class Ledger:
             raise topas.StateError(f"stage {stage!r} has ended")
         open_ancestors = _open_ancestors(task, before, stage)
         for name in open_ancestors:
-            if self._stage_is_live(task.name, name):
+            if name in task.live:
                 raise topas.StateError(f"stage {name!r} before {stage!r} still has live requests")
         for name in open_ancestors:
             self._end_stage(now, task, name)
-
-    def _stage_is_live(self, task: str, stage: Id) -> bool:
-        return any(live.task == task and live.stage == stage for live in self._live.values())
 
     def _end_stage(self, now: float, task: _Task, stage: Id) -> None:
         self._core.stage_completed(now, task.name, stage)
@@ -344,7 +356,7 @@ class Ledger:
             self._on_task_end(workflow, took_s)
 
     def _is_idle(self, now: float, task: _Task) -> bool:
-        return task.live == 0 and now - task.last_s > self._idle_expiry_s
+        return not task.live and now - task.last_s > self._idle_expiry_s
 
     # -- requests that are tasks of their own
 
