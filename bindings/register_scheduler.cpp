@@ -181,11 +181,16 @@ void register_request_events(Bound& bound) {
             "A waiting or running request is gone; its id is free again.");
   def_event(bound, "request_start_failed", &Scheduler::request_start_failed, "request",
             "An admitted request could not start; it waits again and its credit is revoked.");
+  def_event(bound, "request_started", &Scheduler::request_started, "request",
+            "The engine has started a waiting request by itself: it runs with its agent's prefix, without a credit.\n"
+            "StateError when it is running.");
 }
 
 void register_prefix_events(Bound& bound) {
   def_event(bound, "prefix_evicted", &Scheduler::prefix_evicted, "agent",
             "The engine has lost a resident prefix. StateError while requests of the agent run.");
+  def_event(bound, "prefix_loaded", &Scheduler::prefix_loaded, "agent",
+            "The engine holds the prefix of an agent although no decision has loaded it. StateError when it is resident.");
   bound.def(
       "prefix_changed",
       [](Guarded& self, const Real& now, const Name& agent, const Integer& prefix_tokens) {

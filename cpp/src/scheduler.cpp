@@ -227,6 +227,17 @@ void Scheduler::request_start_failed(double now, const Id& request) {
   state_->touch(now);
 }
 
+void Scheduler::request_started(double now, const Id& request) {
+  state_->check_clock(now);
+  Request& entry = state_->request(request);
+  if (entry.running) {
+    throw StateError(text("request_started: request ", to_string(entry.id), " is already running"));
+  }
+  state_->start(entry, {});
+  entry.agent->resident = true;
+  state_->touch(now);
+}
+
 void Scheduler::stage_completed(double now, const Id& task, const Id& stage) {
   state_->check_clock(now);
   Task& owner = state_->task(task);
@@ -272,6 +283,16 @@ void Scheduler::prefix_evicted(double now, const Id& agent) {
         text("prefix_evicted: agent ", to_string(agent), " has ", entry.running.size(), " running request(s)"));
   }
   entry.resident = false;
+  state_->touch(now);
+}
+
+void Scheduler::prefix_loaded(double now, const Id& agent) {
+  state_->check_clock(now);
+  auto& entry = state_->agent(agent);
+  if (entry.resident) {
+    throw StateError(text("prefix_loaded: the prefix of agent ", to_string(agent), " is already resident"));
+  }
+  entry.resident = true;
   state_->touch(now);
 }
 

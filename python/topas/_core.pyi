@@ -346,6 +346,10 @@ class Scheduler:
         """
         The engine has lost a resident prefix. StateError while requests of the agent run.
         """
+    def prefix_loaded(self, now: float, agent: int | str) -> None:
+        """
+        The engine holds the prefix of an agent although no decision has loaded it. StateError when it is resident.
+        """
     def reconfigure(self, config: topas.config.Config) -> None:
         """
         Change the settings of the running scheduler; ConfigError leaves the old ones.
@@ -379,6 +383,11 @@ class Scheduler:
     def request_start_failed(self, now: float, request: int | str) -> None:
         """
         An admitted request could not start; it waits again and its credit is revoked.
+        """
+    def request_started(self, now: float, request: int | str) -> None:
+        """
+        The engine has started a waiting request by itself: it runs with its agent's prefix, without a credit.
+        StateError when it is running.
         """
     def snapshot(self, now: float) -> Snapshot:
         """

@@ -140,6 +140,18 @@ TEST_F(Events, AFailedStartWaitsAgain) {
   EXPECT_EQ(decide_and_commit(2.0).admit, Ids{10});
 }
 
+TEST_F(Events, ARequestTheEngineStartsRunsWithoutACredit) {
+  arrive();
+  scheduler_.request_started(2.0, 10);
+  EXPECT_TRUE(request(10, 2.0).running);
+  EXPECT_EQ(request(10, 2.0).credit, 0.0);
+  EXPECT_EQ(usage().resident, 1) << "it runs on its agent's prefix";
+  EXPECT_EQ(usage().kv_tokens, 20);
+  EXPECT_TRUE(decide_and_commit(2.0).drop.empty());
+  scheduler_.request_completed(3.0, 10, 1.0);
+  EXPECT_EQ(usage().running, 0);
+}
+
 TEST_F(Events, AStageIsCompleted) {
   start();
   scheduler_.request_completed(2.0, 10, 1.5);
@@ -166,6 +178,17 @@ TEST_F(Events, APrefixIsEvicted) {
   scheduler_.prefix_evicted(2.0, "plan");
   EXPECT_EQ(usage().resident, 0);
   EXPECT_EQ(scheduler_.decide(2.0).load, Ids{"plan"});
+}
+
+TEST_F(Events, APrefixTheEngineHoldsIsNotLoadedAgain) {
+  arrive();
+  EXPECT_EQ(scheduler_.decide(1.0).load, Ids{"plan"});
+  scheduler_.prefix_loaded(1.0, "plan");
+  EXPECT_EQ(usage().resident, 1);
+  const Decision decision = scheduler_.decide(1.0);
+  EXPECT_TRUE(decision.load.empty());
+  EXPECT_EQ(decision.resident, Ids{"plan"});
+  EXPECT_EQ(decision.terms.move, 0.0);
 }
 
 TEST_F(Events, APrefixOfAnIdleAgentLeavesWithTheNextDecision) {

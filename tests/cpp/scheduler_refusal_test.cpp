@@ -164,6 +164,14 @@ TEST_F(Refusal, PrefixEvicted) {
   expect_refused<StateError>([](Scheduler& to) { to.prefix_evicted(1.0, "plan"); }, "agent 'plan' has 1 running");
 }
 
+TEST_F(Refusal, RequestStartedAndPrefixLoaded) {
+  start();
+  expect_refused<UnknownId>([](Scheduler& to) { to.request_started(1.0, 11); }, "request 11 is not known");
+  expect_refused<StateError>([](Scheduler& to) { to.request_started(1.0, 10); }, "request 10 is already running");
+  expect_refused<UnknownId>([](Scheduler& to) { to.prefix_loaded(1.0, "nobody"); }, "agent 'nobody' is not known");
+  expect_refused<StateError>([](Scheduler& to) { to.prefix_loaded(1.0, "plan"); }, "'plan' is already resident");
+}
+
 TEST_F(Refusal, PrefixChanged) {
   start();
   const auto change = [](const char* agent, std::int64_t tokens) {

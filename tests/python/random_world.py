@@ -164,6 +164,15 @@ class World:
         self.waiting[request] = self.running.pop(request)
         return True
 
+    def start(self, pick: int) -> bool:
+        request = self._choose(self.waiting, pick)
+        if request is None:
+            return False
+        self.scheduler.request_started(self.now, request)
+        self.running[request] = self.waiting.pop(request)
+        self.resident.add(self.agent_of(request))
+        return True
+
     def complete_stage(self, pick: int) -> bool:
         places = [
             (task, stage)
@@ -216,6 +225,15 @@ class World:
         agent = idle[pick % len(idle)]
         self.scheduler.prefix_evicted(self.now, agent)
         self.resident.remove(agent)
+        return True
+
+    def load(self, pick: int) -> bool:
+        gone = [agent for agent in self.prefixes if agent not in self.resident]
+        if not gone:
+            return False
+        agent = gone[pick % len(gone)]
+        self.scheduler.prefix_loaded(self.now, agent)
+        self.resident.add(agent)
         return True
 
     def change_prefix(self, pick: int) -> bool:
@@ -355,11 +373,13 @@ EVENT_WEIGHTS = {
     "complete": 8,
     "abort": 2,
     "fail_start": 2,
+    "start": 1,
     "complete_stage": 8,
     "skip_stage": 1,
     "cancel": 1,
     "finish": 1,
     "evict": 1,
+    "load": 1,
     "change_prefix": 1,
     "wait": 12,
     "commit": 20,

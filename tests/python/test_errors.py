@@ -71,11 +71,13 @@ UNKNOWN: dict[str, tuple[Use, str]] = {
     "request of a task that has ended": (lambda s: s.request_aborted(NOW, "ri"), "request 'ri'"),
     "request_aborted": (lambda s: s.request_aborted(NOW, "r?"), "request 'r?'"),
     "request_start_failed": (lambda s: s.request_start_failed(NOW, "r?"), "request 'r?'"),
+    "request_started": (lambda s: s.request_started(NOW, "r?"), "request 'r?'"),
     "stage_completed of a task": (lambda s: s.stage_completed(NOW, 404, "S"), "task 404"),
     "stage_completed": (lambda s: s.stage_completed(NOW, "t", "Z"), "stage 'Z'"),
     "stage_skipped of a task": (lambda s: s.stage_skipped(NOW, 404, "S"), "task 404"),
     "stage_skipped": (lambda s: s.stage_skipped(NOW, "t", 0), "stage 0"),
     "prefix_evicted": (lambda s: s.prefix_evicted(NOW, "nobody"), "agent 'nobody'"),
+    "prefix_loaded": (lambda s: s.prefix_loaded(NOW, "nobody"), "agent 'nobody'"),
     "prefix_changed": (lambda s: s.prefix_changed(NOW, "nobody", 1), "agent 'nobody'"),
 }
 
@@ -149,6 +151,10 @@ NOT_NOW: dict[str, tuple[Use, tuple[str, ...]]] = {
         lambda s: s.request_start_failed(NOW, "rs"),
         ("request_start_failed", "request 'rs'", "waiting"),
     ),
+    "running request started": (
+        lambda s: s.request_started(NOW, "rx"),
+        ("request_started", "request 'rx'", "already running"),
+    ),
     "stage completed with a running request": (
         lambda s: s.stage_completed(NOW, "t", "X"),
         ("stage 'X'", "task 't'", "1 live request"),
@@ -185,6 +191,10 @@ NOT_NOW: dict[str, tuple[Use, tuple[str, ...]]] = {
         lambda s: s.prefix_changed(NOW, "A", 231),
         ("prefix_changed", "request 'rs'", "230 input tokens", "agent 'A'", "231"),
     ),
+    "resident prefix loaded": (
+        lambda s: s.prefix_loaded(NOW, "B"),
+        ("prefix_loaded", "agent 'B'", "already resident"),
+    ),
     "prefix evicted that is not resident": (
         lambda s: s.prefix_evicted(NOW, "A"),
         ("agent 'A'", "not resident"),
@@ -220,9 +230,11 @@ EVENTS: dict[str, dict[str, Any]] = {
     "request_completed": {"now": NOW, "request": "rx", "service_s": 4.0},
     "request_aborted": {"now": NOW, "request": "rx"},
     "request_start_failed": {"now": NOW, "request": "rx"},
+    "request_started": {"now": NOW, "request": "rs"},
     "stage_completed": {"now": NOW, "task": "s", "stage": "S"},
     "stage_skipped": {"now": NOW, "task": "s", "stage": "J"},
     "prefix_evicted": {"now": NOW, "agent": "I"},
+    "prefix_loaded": {"now": NOW, "agent": "A"},
     "prefix_changed": {"now": NOW, "agent": "U", "prefix_tokens": 10},
     "decide": {"now": NOW},
     "snapshot": {"now": NOW},

@@ -296,6 +296,24 @@ def test_failed_start_waits_again_without_credit() -> None:
     assert scheduler.decide(NOW).admit == ["rs"], "it can be admitted again"
 
 
+def test_request_that_the_engine_starts_runs_without_credit() -> None:
+    scheduler = busy_scheduler()
+    assert "A" not in scheduler.snapshot(NOW).to_dict()["resident"]
+    scheduler.request_started(NOW, "rs")
+    row = rows(scheduler, "requests")["rs"]
+    assert (row["running"], row["credit"], row["age_factor_at_admission"]) == (True, 0.0, 1.0)
+    assert "A" in scheduler.snapshot(NOW).to_dict()["resident"]
+
+
+def test_prefix_that_the_engine_holds_is_not_charged() -> None:
+    scheduler = busy_scheduler()
+    assert "A" in scheduler.decide(NOW).load
+    scheduler.prefix_loaded(NOW, "A")
+    decision = scheduler.decide(NOW)
+    assert "A" in decision.resident
+    assert "A" not in decision.load
+
+
 @pytest.mark.parametrize("request_id", ["rx", "ry"])
 def test_aborted_request_is_gone_and_its_id_free(request_id: str) -> None:
     scheduler = busy_scheduler()

@@ -53,9 +53,13 @@ class Scheduler {
   void request_completed(double now, const Id& request, double service_s);
   void request_aborted(double now, const Id& request);
   void request_start_failed(double now, const Id& request);
+  /// The engine has started a waiting request by itself: it runs with its agent's prefix, without a credit.
+  void request_started(double now, const Id& request);
   void stage_completed(double now, const Id& task, const Id& stage);
   void stage_skipped(double now, const Id& task, const Id& stage);
   void prefix_evicted(double now, const Id& agent);
+  /// The engine holds the prefix of an agent although no decision has loaded it.
+  void prefix_loaded(double now, const Id& agent);
   /// The static prefix of an agent turns out to be shorter or longer. What its live requests hold in all stays the
   /// same: their own inputs grow or shrink by the difference.
   void prefix_changed(double now, const Id& agent, std::int64_t prefix_tokens);

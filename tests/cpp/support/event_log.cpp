@@ -104,7 +104,8 @@ Step Traffic::next() {
       &Traffic::arrive,         &Traffic::arrive,         &Traffic::make_ready,    &Traffic::make_ready,
       &Traffic::make_ready,     &Traffic::progress,       &Traffic::complete,      &Traffic::complete,
       &Traffic::complete_stage, &Traffic::complete_stage, &Traffic::abort,         &Traffic::fail_start,
-      &Traffic::skip_stage,     &Traffic::evict,          &Traffic::change_prefix, &Traffic::end_task};
+      &Traffic::skip_stage,     &Traffic::evict,          &Traffic::change_prefix, &Traffic::end_task,
+      &Traffic::start,          &Traffic::load};
   for (;;) {
     if (auto made = (this->*kMakers[random_.below(std::size(kMakers))])(); made.has_value()) {
       return *made;
@@ -264,6 +265,17 @@ Traffic::Choice Traffic::fail_start() {
   return event([now = now_, id = *request](Scheduler& to) { to.request_start_failed(now, id); });
 }
 
+Traffic::Choice Traffic::start() {
+  const auto request = pick_request(false);
+  if (!request.has_value()) {
+    return std::nullopt;
+  }
+  auto& started = requests_.at(*request);
+  started.running = true;
+  resident_.insert(agent_of(started));
+  return event([now = now_, id = *request](Scheduler& to) { to.request_started(now, id); });
+}
+
 Traffic::Choice Traffic::complete_stage() {
   const auto places = open_stages(true, true);
   if (places.empty()) {
@@ -299,6 +311,21 @@ Traffic::Choice Traffic::evict() {
   const Id agent = random_.pick(idle);
   resident_.erase(agent);
   return event([now = now_, agent](Scheduler& to) { to.prefix_evicted(now, agent); });
+}
+
+Traffic::Choice Traffic::load() {
+  std::vector<Id> gone;
+  for (const auto& [agent, tokens] : agents_) {
+    if (!resident_.contains(agent)) {
+      gone.push_back(agent);
+    }
+  }
+  if (gone.empty()) {
+    return std::nullopt;
+  }
+  const Id agent = random_.pick(gone);
+  resident_.insert(agent);
+  return event([now = now_, agent](Scheduler& to) { to.prefix_loaded(now, agent); });
 }
 
 /// What moves from the requests to the prefix leaves each of them something.

@@ -99,9 +99,11 @@ class Traffic {
   [[nodiscard]] Choice complete();
   [[nodiscard]] Choice abort();
   [[nodiscard]] Choice fail_start();
+  [[nodiscard]] Choice start();
   [[nodiscard]] Choice complete_stage();
   [[nodiscard]] Choice skip_stage();
   [[nodiscard]] Choice evict();
+  [[nodiscard]] Choice load();
   [[nodiscard]] Choice change_prefix();
   [[nodiscard]] Choice end_task();
 
