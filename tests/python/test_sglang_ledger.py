@@ -6,9 +6,10 @@ import itertools
 import json
 import random
 
+import numpy as np
 import pytest
 import topas
-from topas.sglang import Arrival, Carriers, HeadTable, Hints, Ledger, read_hints
+from topas.sglang import Arrival, Carriers, HeadTable, Hints, Ledger, Namespace, read_hints
 
 SYSTEM = {name: list(range(base, base + 64)) for name, base in (("a", 0), ("b", 1000), ("c", 2000))}
 CONFIG = topas.Config(
@@ -51,6 +52,12 @@ class World:
             **options,
         )
         self.fresh = itertools.count(10_000)
+        self.cached: list[list[int]] = []  # what the engine holds
+
+    def holds(self, tokens: np.ndarray, namespace: Namespace) -> int:
+        """Say how much of a prefix the engine has in its cache."""
+        heads = (head[: len(tokens)] for head in self.cached)
+        return max((len(head) for head in heads if list(tokens[: len(head)]) == head), default=0)
 
     def prompt(self, system: str | None = None, tail: int = 8) -> list[int]:
         head = SYSTEM[system] if system else []
@@ -60,8 +67,7 @@ class World:
         self.ledger.arrived(now, Arrival(rid, prompt, 8, hints=Hints(**hints)))
 
     def serve(self, now: float) -> list[str]:
-        decision = self.core.decide(now)
-        self.core.commit(decision)
+        decision = self.ledger.decide(now, self.holds)
         return [str(rid) for rid in decision.admit]
 
     def run(self, now: float, rid: str, prompt: list[int], **hints: object) -> None:
@@ -248,6 +254,81 @@ def test_unknown_requests_are_ignored() -> None:
     assert world.core.usage().tasks == 0
 
 
+class TestWhatTheEngineDoesByItself:
+    def two_of_a(self) -> World:
+        """Return a world where the head of agent a is known and two of its requests wait."""
+        world = World()
+        for rid in ("x", "y"):
+            world.come(0.0, rid, world.prompt("a"), agent="a")
+        return world
+
+    def loads(self, world: World, now: float = 1.0) -> list[str]:
+        return [str(agent) for agent in world.ledger.decide(now, world.holds).load]
+
+    def test_a_prefix_that_is_not_cached_is_loaded(self) -> None:
+        assert len(self.loads(self.two_of_a())) == 1
+
+    def test_a_prefix_that_is_cached_costs_nothing(self) -> None:
+        world = self.two_of_a()
+        world.cached = [SYSTEM["a"]]
+        decision = world.ledger.decide(1.0, world.holds)
+        assert decision.load == []
+        assert decision.admit == ["x", "y"]
+        assert decision.terms.move == 0.0
+        assert world.ledger.agents.resident_tokens == (1, 64)
+
+    def test_half_a_prefix_does_not_count(self) -> None:
+        world = self.two_of_a()
+        world.cached = [SYSTEM["a"][:32]]
+        assert len(self.loads(world)) == 1
+
+    def test_an_evicted_prefix_is_loaded_again(self) -> None:
+        world = self.two_of_a()
+        world.cached = [SYSTEM["a"]]
+        assert self.loads(world) == []
+        for rid in ("x", "y"):
+            world.ledger.completed(2.0, rid, 1.0)
+        world.come(2.0, "z", world.prompt("a"), agent="a")
+        world.cached = []
+        assert len(self.loads(world, 2.0)) == 1
+
+    def test_a_started_request_runs(self) -> None:
+        world = self.two_of_a()
+        world.ledger.started(1.0, "x")
+        world.ledger.started(1.0, "x")
+        assert world.request("x")["running"]
+        assert not world.request("y")["running"]
+        assert world.ledger.decide(1.0, world.holds).admit == ["y"]
+        world.ledger.stopped(2.0, "x")
+        world.ledger.stopped(2.0, "x")
+        assert not world.request("x")["running"]
+
+    def test_a_request_that_completes_while_it_waits_had_been_started(self) -> None:
+        world = self.two_of_a()
+        world.ledger.completed(2.0, "x", 1.0)
+        assert world.ended == [(None, 2.0)]
+        assert world.core.usage().waiting == 1
+
+
+def test_what_nobody_uses_is_forgotten_beyond_the_limit() -> None:
+    world = World()
+    world.ledger.register(CHAIN)
+    for at in range(3000):
+        world.run(at, f"r{at}", [at, *range(40)], task=f"t{at}", agent=f"a{at}")
+    usage = world.core.usage()
+    assert usage.tasks == 0
+    assert usage.workflows <= 1025
+    world.run(5000.0, "s", world.prompt("a"), **step("one"))
+    assert world.core.usage().tasks == 1, "a registered workflow is not forgotten"
+
+
+def test_the_prefix_is_always_short_of_the_prompt() -> None:
+    world = World()
+    for rid in ("x", "y"):
+        world.come(0.0, rid, SYSTEM["a"], agent="a")
+    assert world.request("y")["kv_tokens"] == 8 + 8, "whole pages, and the last token is computed"
+
+
 class Traffic:
     """Random requests, with and without hints, in and out of order."""
 
@@ -276,8 +357,7 @@ class Traffic:
                 self.world.ledger.aborted(self.now, rid)
 
     def decide(self) -> None:
-        decision = self.world.core.decide(self.now)
-        self.world.core.commit(decision)
+        decision = self.world.ledger.decide(self.now, self.world.holds)
         self.running -= {str(rid) for rid in decision.preempt}
         self.running |= {str(rid) for rid in decision.admit}
         self.running &= set(self.world.ledger.live_requests)

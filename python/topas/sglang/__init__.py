@@ -1,12 +1,14 @@
 """Driving SGLang with topas.
 
-So far: who a request belongs to (:mod:`~topas.sglang.hints`), static prefixes found by looking
-(:mod:`~topas.sglang.heads`) and the events that keep a :class:`topas.Scheduler` true
-(:mod:`~topas.sglang.ledger`). Nothing here imports sglang or torch.
+:mod:`~topas.sglang.plugin` is what SGLang loads; :mod:`~topas.sglang.bridge` stands between its
+scheduler and the core. :mod:`~topas.sglang.hints`, :mod:`~topas.sglang.heads` and
+:mod:`~topas.sglang.ledger` say who a request belongs to. Importing this package imports neither
+sglang nor torch.
 """
 
+from topas.sglang.agents import Namespace
 from topas.sglang.heads import HeadTable
 from topas.sglang.hints import Carriers, Hints, read_hints
-from topas.sglang.ledger import Arrival, Ledger, Namespace
+from topas.sglang.ledger import Arrival, Ledger
 
 __all__ = ["Arrival", "Carriers", "HeadTable", "Hints", "Ledger", "Namespace", "read_hints"]

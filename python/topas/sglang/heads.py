@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Head", "HeadTable"]
+__all__ = ["Head", "HeadTable", "Tokens"]
 
 Tokens = npt.NDArray[np.int64]
 
@@ -88,7 +88,7 @@ class HeadTable:
             Tokens of the common head now, in whole pages and always short of the whole prompt; 0 as
             long as only one prompt is known or the head is too short.
         """
-        tokens = np.asarray(prompt, dtype=np.int64)
+        tokens = np.asarray(prompt, dtype=np.int64)[:-1]  # the last one is computed in any case
         head = self._heads.get(key)
         if head is None:
             head = self._heads[key] = Head(tokens.copy())
@@ -107,6 +107,11 @@ class HeadTable:
         pages = len(head.tokens) // self._page_size
         length = pages * self._page_size
         return length if length >= self._min_tokens else 0
+
+    def tokens(self, key: Hashable, count: int) -> Tokens:
+        """The first ``count`` tokens of the head of a key; none when it is not known (any more)."""
+        head = self._heads.get(key)
+        return np.empty(0, dtype=np.int64) if head is None else head.tokens[:count]
 
     def forget(self, key: Hashable) -> None:
         """Drop a key, if it is there."""

@@ -7,36 +7,22 @@ into no known workflow is a task of one stage.
 
 from __future__ import annotations
 
-import json
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any, TypeAlias
 
 import topas
 from topas.errors import TopasError
+from topas.sglang.agents import Agents, Holds, Namespace, composite_id
 from topas.sglang.heads import HeadTable
 from topas.sglang.hints import Hints
 
-__all__ = ["Arrival", "Ledger", "Namespace"]
+__all__ = ["Arrival", "Ledger"]
 
 Id: TypeAlias = int | str
 
-#: Cache namespace of a request: extra key (or cache salt) and LoRA id. KV is never shared across.
-Namespace: TypeAlias = tuple[str | None, str | None]
-
-_PRIVATE = "private"  # the agent of prompts whose head nobody shares
-
-
-def _key(*parts: Any) -> str:
-    """One id from several parts, without ambiguity: ("ab", "c") and ("a", "bc") differ."""
-    return json.dumps(parts, separators=(",", ":"))
-
-
-def _agent_key(namespace: Namespace, agent: Id) -> str:
-    """The core's id of a named agent: a namespace has agents of its own."""
-    return _key("agent", *namespace, agent)
+_MOST_WORKFLOWS = 1024  # that are known to the core; the least recently used idle ones give way
 
 
 @dataclass(frozen=True)
@@ -45,22 +31,22 @@ class Arrival:
 
     Parameters
     ----------
-    rid : str
+    rid : int or str
         Its id, unique among live requests.
     prompt : sequence of int
         Token ids, the static prefix included.
     max_new_tokens : int
         Tokens reserved for its generation.
-    namespace : tuple
-        Extra key and LoRA id.
+    namespace : tuple of str or None
+        Extra key, cache salt, LoRA id: KV is shared within it only.
     hints : Hints
         Who it says it belongs to.
     """
 
-    rid: str
+    rid: Id
     prompt: Sequence[int] = field(repr=False)
     max_new_tokens: int
-    namespace: Namespace = (None, None)
+    namespace: Namespace = ()
     hints: Hints = field(default_factory=Hints)
 
 
@@ -74,6 +60,15 @@ class _Live:
     hints: Hints
     since_s: float  # arrival of its task
     single: bool  # its task is its own
+    running: bool = False
+
+
+@dataclass
+class _Known:
+    """A workflow as the core knows it: a user's for one namespace, or that of an agent's calls."""
+
+    agents: tuple[str, ...]  # of its stages
+    tasks: int = 0
 
 
 @dataclass
@@ -82,6 +77,7 @@ class _Task:
 
     name: str
     workflow: topas.Workflow
+    known: _Known
     arrived_s: float
     last_s: float
     live: Counter[Id] = field(default_factory=Counter)  # live requests by stage
@@ -116,16 +112,15 @@ class Ledger:
         on_task_end: Callable[[str | None, float], None] | None = None,
     ) -> None:
         self._core = scheduler
-        self._heads = heads
+        self.agents = Agents(scheduler, heads)
         self._profile_s = profile_s
         self._idle_expiry_s = idle_expiry_s
         self._on_task_end = on_task_end
         self._graphs: dict[str, topas.Workflow] = {}  # as registered by users
-        self._agents: dict[str, int] = {}  # prefix tokens by core id
-        self._workflows: set[str] = set()  # core ids
+        self._workflows: OrderedDict[str, _Known] = OrderedDict()  # by core id
         self._tasks: dict[str, _Task] = {}
         self._since: dict[str, tuple[float, float]] = {}  # unknown workflows: first, last seen
-        self._live: dict[str, _Live] = {}
+        self._live: dict[Id, _Live] = {}
         self.hint_errors: Counter[str] = Counter()
 
     # -- registration
@@ -138,7 +133,7 @@ class Ledger:
         StateError
             Another workflow has the name.
         """
-        name = _key(graph.name)
+        name = composite_id(graph.name)
         known = self._graphs.setdefault(name, graph)
         if known != graph:
             raise topas.StateError(f"workflow {graph.name!r} is already registered differently")
@@ -170,21 +165,65 @@ class Ledger:
         if arrival.rid in self._live:
             self.hint_errors["duplicate_rid"] += 1
             self.aborted(now, arrival.rid)
-        agent, prefix = self._agent_of(now, arrival)
-        place = self._place_in_workflow(now, arrival, agent)
+        place = self._place_in_workflow(now, arrival)
         if place is None:
-            place = self._place_alone(now, arrival, agent)
-        own = len(arrival.prompt) - prefix
+            place = self._place_alone(now, arrival)
+        own = len(arrival.prompt) - self.agents.tokens(place.agent)
         self._core.request_ready(
             now, arrival.rid, place.task, place.stage, own, max(arrival.max_new_tokens, 1)
         )
         self._live[arrival.rid] = place
+        self.agents.came(place.agent)
         if not place.single:
             self._tasks[place.task].live[place.stage] += 1
 
-    def completed(self, now: float, rid: str, service_s: float) -> None:
+    def decide(self, now: float, holds: Holds) -> topas.Decision:
+        """Take a decision at ``now`` and apply it to the core.
+
+        Parameters
+        ----------
+        now : float
+            Seconds.
+        holds : callable
+            How many of these tokens the engine has cached for a namespace.
+        """
+        self.agents.look(now, holds)
+        decision = self._core.decide(now)
+        self._core.commit(decision)
+        for rid in decision.preempt:
+            self._runs(rid, False)
+        for rid in decision.admit:
+            self._runs(rid, True)
+        self.agents.resident(decision.resident)
+        return decision
+
+    def started(self, now: float, rid: Id) -> None:
+        """The engine runs a request that the core holds waiting; no decision of ours."""
+        live = self._live.get(rid)
+        if live is not None and not live.running:
+            self._core.request_started(now, rid)
+            self._runs(rid, True)
+
+    def stopped(self, now: float, rid: Id) -> None:
+        """A request that the core holds running waits: it could not start, or was thrown out."""
+        live = self._live.get(rid)
+        if live is not None and live.running:
+            self._core.request_start_failed(now, rid)
+            self._runs(rid, False)
+
+    def progress(self, now: float, rid: Id, generated_tokens: int) -> None:
+        """A running request has generated so many tokens in all."""
+        self._core.request_progress(now, rid, generated_tokens)
+
+    def _runs(self, rid: Id, running: bool) -> None:
+        live = self._live[rid]
+        live.running = running
+        (self.agents.started if running else self.agents.stopped)(live.agent)
+
+    def completed(self, now: float, rid: Id, service_s: float) -> None:
         """A request is done after ``service_s`` seconds of service; unknown ids are ignored."""
-        live = self._live.pop(rid, None)
+        self.started(now, rid)
+        live = self._drop(rid)
         if live is None:
             return
         self._core.request_completed(now, rid, service_s)
@@ -198,9 +237,9 @@ class Ledger:
         if live.task in self._tasks and live.hints.finishes_task and not task.live:
             self._finish(now, task)
 
-    def aborted(self, now: float, rid: str) -> None:
+    def aborted(self, now: float, rid: Id) -> None:
         """A request is gone, from wherever it was; unknown ids are ignored."""
-        live = self._live.pop(rid, None)
+        live = self._drop(rid)
         if live is None:
             return
         self._core.request_aborted(now, rid)
@@ -208,6 +247,18 @@ class Ledger:
             self._core.task_cancelled(now, live.task)
             return
         self._leave(now, live)
+
+    def _drop(self, rid: Id) -> _Live | None:
+        """Take a request out of the books."""
+        live = self._live.pop(rid, None)
+        if live is None:
+            return None
+        if live.running:
+            self.agents.stopped(live.agent)
+        self.agents.left(live.agent)
+        if live.single:
+            self._workflows[composite_id("single", live.agent)].tasks -= 1
+        return live
 
     def _leave(self, now: float, live: _Live) -> _Task:
         """Take a request out of the books of its task."""
@@ -219,7 +270,7 @@ class Ledger:
         return task
 
     @property
-    def live_requests(self) -> Mapping[str, object]:
+    def live_requests(self) -> Mapping[Id, object]:
         """Live requests by id."""
         return self._live
 
@@ -235,42 +286,9 @@ class Ledger:
         """Live tasks of known workflows."""
         return len(self._tasks)
 
-    # -- agents
-
-    def _agent_of(self, now: float, arrival: Arrival) -> tuple[str, int]:
-        """The agent's core id and its prefix; registers it, or tells the core of a new length."""
-        agent, tokens = self._named_head(arrival) or self._shared_head(arrival)
-        known = self._agents.get(agent)
-        if known is None:
-            self._register_agent(agent, tokens)
-        elif known != tokens and tokens > 0:
-            self._core.prefix_changed(now, agent, tokens)
-            self._agents[agent] = tokens
-        return agent, self._agents[agent]
-
-    def _named_head(self, arrival: Arrival) -> tuple[str, int] | None:
-        """The agent that the hints name, with the length of its head."""
-        if arrival.hints.agent is None:
-            return None
-        agent = _agent_key(arrival.namespace, arrival.hints.agent)
-        return agent, self._heads.see(agent, arrival.prompt)
-
-    def _shared_head(self, arrival: Arrival) -> tuple[str, int]:
-        """The agent that stands for a head shared with other prompts, or the one of all others."""
-        name, tokens = _PRIVATE, 0
-        key = self._heads.key_of(arrival.prompt)
-        if key is not None:
-            tokens = self._heads.see((*arrival.namespace, key), arrival.prompt)
-            name = blake2b(key, digest_size=16).hexdigest() if tokens > 0 else _PRIVATE
-        return _key("head", *arrival.namespace, name), tokens
-
-    def _register_agent(self, agent: str, tokens: int) -> None:
-        self._core.register_agent(agent, tokens)
-        self._agents[agent] = tokens
-
     # -- tasks
 
-    def _place_in_workflow(self, now: float, arrival: Arrival, agent: str) -> _Live | None:
+    def _place_in_workflow(self, now: float, arrival: Arrival) -> _Live | None:
         """The request's stage in a registered workflow, made ready; ``None`` if it has none."""
         hints = arrival.hints
         if hints.task is None or hints.stage is None:
@@ -280,24 +298,29 @@ class Ledger:
                 graph = self.register_graph(hints.graph)
             elif hints.workflow is None:
                 return None
-            elif (known := self._graphs.get(_key(hints.workflow))) is not None:
+            elif (known := self._graphs.get(composite_id(hints.workflow))) is not None:
                 graph = known
             else:
                 self.hint_errors["unknown_workflow"] += 1
                 return None
             task = self._task_of(now, arrival.namespace, hints.task, graph)
-            self._open_stage(now, task, hints.stage)
+            agent = self._open_stage(now, task, hints.stage)
         except TopasError as error:
             self.hint_errors[f"bad_workflow_{type(error).__name__}"] += 1
             return None
+        if hints.agent is not None and hints.agent != agent:
+            self.hint_errors["other_agent_than_in_workflow"] += 1
+        agent = self.agents.named(now, arrival.namespace, agent, arrival.prompt)
         return _Live(task.name, hints.stage, agent, hints, task.arrived_s, single=False)
 
     def _task_of(self, now: float, namespace: Namespace, task: Id, graph: topas.Workflow) -> _Task:
-        name = _key("task", *namespace, task)
+        name = composite_id("task", *namespace, task)
         if name not in self._tasks:
             workflow = self._register_graph_in(namespace, graph)
             self._core.task_arrived(now, name, workflow)
-            self._tasks[name] = _Task(name, graph, now, now)
+            entry = self._workflows[workflow]
+            entry.tasks += 1
+            self._tasks[name] = _Task(name, graph, entry, now, now)
         known = self._tasks[name]
         if known.workflow != graph:
             raise topas.StateError(f"task {task!r} belongs to workflow {known.workflow.name!r}")
@@ -306,22 +329,39 @@ class Ledger:
 
     def _register_graph_in(self, namespace: Namespace, graph: topas.Workflow) -> str:
         """The core's copy of a workflow for a namespace: its agents are the namespace's."""
-        name = _key("workflow", *namespace, graph.name)
+        name = composite_id("workflow", *namespace, graph.name)
         if name not in self._workflows:
-            stages = []
-            for stage in graph.stages:
-                agent = _agent_key(namespace, stage.agent)
-                if agent not in self._agents:
-                    self._register_agent(agent, 0)
-                stages.append(
-                    topas.Stage(stage.name, agent, stage.after, stage.service_s, stage.request_s)
+            stages = [
+                topas.Stage(
+                    stage.name,
+                    self.agents.declare(namespace, stage.agent),
+                    stage.after,
+                    stage.service_s,
+                    stage.request_s,
                 )
-            self._core.register_workflow(topas.Workflow(name, tuple(stages)))
-            self._workflows.add(name)
+                for stage in graph.stages
+            ]
+            self._know_workflow(topas.Workflow(name, tuple(stages)))
+        self._workflows.move_to_end(name)
         return name
 
-    def _open_stage(self, now: float, task: _Task, stage: Id) -> None:
+    def _know_workflow(self, workflow: topas.Workflow) -> None:
+        self._core.register_workflow(workflow)
+        known = _Known(tuple(str(stage.agent) for stage in workflow.stages))
+        for agent in known.agents:
+            self.agents.used_by_workflow(agent, 1)
+        self._workflows[str(workflow.name)] = known
+        if len(self._workflows) > _MOST_WORKFLOWS:
+            idle = next((n for n, entry in self._workflows.items() if entry.tasks == 0), None)
+            if idle is not None and idle != workflow.name:
+                self._core.unregister_workflow(idle)
+                for agent in self._workflows.pop(idle).agents:
+                    self.agents.used_by_workflow(agent, -1)
+
+    def _open_stage(self, now: float, task: _Task, stage: Id) -> Id:
         """End what the stage waits for: a request of a stage says that its predecessors are done.
+
+        Returns the name of the stage's agent.
 
         One that never had a request (a branch not taken) ends without a total for its profile.
         """
@@ -336,6 +376,7 @@ class Ledger:
                 raise topas.StateError(f"stage {name!r} before {stage!r} still has live requests")
         for name in open_ancestors:
             self._end_stage(now, task, name)
+        return next(entry.agent for entry in task.workflow.stages if entry.name == stage)
 
     def _end_stage(self, now: float, task: _Task, stage: Id) -> None:
         self._core.stage_completed(now, task.name, stage)
@@ -349,6 +390,7 @@ class Ledger:
 
     def _forget(self, task: _Task) -> None:
         del self._tasks[task.name]
+        task.known.tasks -= 1
         self._report(str(task.workflow.name), task.last_s - task.arrived_s)
 
     def _report(self, workflow: str | None, took_s: float) -> None:
@@ -360,21 +402,26 @@ class Ledger:
 
     # -- requests that are tasks of their own
 
-    def _place_alone(self, now: float, arrival: Arrival, agent: str) -> _Live:
-        hints = arrival.hints
-        workflow = _key("single", agent)
+    def _place_alone(self, now: float, arrival: Arrival) -> _Live:
+        hints, space = arrival.hints, arrival.namespace
+        if hints.agent is not None:
+            agent = self.agents.named(now, space, hints.agent, arrival.prompt)
+        else:
+            agent = self.agents.of_head(now, space, arrival.prompt)
+        workflow = composite_id("single", agent)
         if workflow not in self._workflows:
             service_s = self._profile_s(len(arrival.prompt), arrival.max_new_tokens)
             stage = topas.Stage("call", agent, service_s=service_s)
-            self._core.register_workflow(topas.Workflow(workflow, (stage,)))
-            self._workflows.add(workflow)
+            self._know_workflow(topas.Workflow(workflow, (stage,)))
+        self._workflows.move_to_end(workflow)
         since = now
         if hints.task is not None:  # its age counts from the first request of its workflow
-            owner = _key("since", *arrival.namespace, hints.task)
+            owner = composite_id("since", *arrival.namespace, hints.task)
             since = self._since.get(owner, (now, now))[0]
             self._since[owner] = (since, now)
-        task = _key("single", arrival.rid)
+        task = composite_id("single", arrival.rid)
         self._core.task_arrived(now, task, workflow, since)
+        self._workflows[workflow].tasks += 1
         return _Live(task, "call", agent, hints, now, single=True)
 
 

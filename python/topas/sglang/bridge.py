@@ -1,0 +1,314 @@
+"""Between SGLang's scheduler and the core: its queue becomes events, a decision what it may do.
+
+No policy is here. One scheduling event, in the order of :meth:`Bridge.schedule`:
+
+1. what happened since the last pass has become events of the core (arrivals, ends, aborts);
+2. if anything did, the core decides, else the plan of the last decision stands;
+3. preempted requests leave the running batch; SGLang sees only the admitted ones of its queue;
+4. SGLang admits what fits, by its own accounts; the queue gets back what was held, in its order;
+5. preempted requests return to the queue, never in the pass that threw them out.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import topas
+from topas.sglang.clock import RankClock
+from topas.sglang.costs import CostMeter
+from topas.sglang.heads import HeadTable
+from topas.sglang.ledger import Ledger
+from topas.sglang.metrics import Counts
+from topas.sglang.roster import Roster
+from topas.sglang.settings import Settings, workflow_from
+from topas.sglang.view import View
+
+__all__ = ["Bridge"]
+
+logger = logging.getLogger(__name__)
+
+#: What SGLang's ``_get_new_batch_prefill_raw`` returns.
+Prefill: TypeAlias = tuple[Any, Any]
+
+_HOUSEKEEPING_S = 10.0
+_NAP_S = 0.001  # when requests wait and the engine has nothing to do
+
+
+class _NothingAdmitted(topas.StateError):
+    """The core would leave the engine without work."""
+
+
+class Bridge:
+    """Drives one scheduler of SGLang.
+
+    Parameters
+    ----------
+    scheduler : sglang.srt.managers.scheduler.Scheduler
+        The scheduler.
+    settings : Settings
+        What the user wants.
+    clock : RankClock
+        The time that all ranks share.
+    counts : Counts
+        Where things are counted.
+    """
+
+    def __init__(
+        self, scheduler: Any, settings: Settings, clock: RankClock, counts: Counts
+    ) -> None:
+        self.view = View(scheduler)
+        self.counts = counts
+        self.on_decision: Callable[[topas.Decision], None] | None = None
+        self._settings = settings
+        self._clock = clock
+        self._costs = CostMeter()
+        self._heads = HeadTable(settings.min_prefix_tokens, self.view.page_size)
+        self._unmanaged: list[Any] = []  # waiting, to be answered without asking the core
+        self._late: list[Any] | None = None  # what comes in while SGLang admits
+        self._due = False  # something has happened since the last decision
+        self._look_around = False  # requests may have gone without a word
+        self._broken: Exception | None = None
+        self._failures: set[str] = set()  # that are in the log
+        self._off = False  # not even falling back works
+        self._decided_s = self._kept_house_s = clock.now
+        self._ran: list[int | None] = [None, None]  # prompt tokens of the last batches
+        self._passed_s = clock.now
+        self._new_core()
+        self._roster = Roster(self.view, clock, self.ledger)
+
+    def _new_core(self) -> None:
+        """A core that knows the workflows and nothing else."""
+        self.core = topas.Scheduler(self._config())
+        self.ledger = Ledger(
+            self.core,
+            self._heads,
+            profile_s=self._costs.request_s,
+            idle_expiry_s=self._settings.idle_expiry_s,
+            on_task_end=self.counts.task_ended,
+        )
+        for fields in self._settings.workflows:
+            self.ledger.register(workflow_from(fields))
+
+        self._capped = self._config().action_cap > 0
+
+    def _config(self) -> topas.Config:
+        return self._settings.config(
+            capacity=self.view.capacity_tokens,
+            max_running_requests=self.view.max_running_requests,
+            costs=self._costs.config_fields(),
+        )
+
+    # -- events of the engine
+
+    def queued(self, req: Any) -> None:
+        """SGLang has put a request into its queue: a new one, or one that it threw out itself."""
+        if self._late is not None and self.view.remove_waiting(req):
+            self._late.append(req)  # it came while SGLang admits: no part of this pass's plan
+        self._due = self._clock.busy = True
+        if self._off:
+            return
+        try:
+            entry = self._roster.get(req)
+            if entry is not None:
+                self._roster.stop(entry)
+            elif self.view.is_unmanaged(req):
+                self._unmanaged.append(req)
+            else:
+                self._roster.add(req)
+        except Exception as error:
+            self._broken = error
+
+    def processed(self, batch: Any) -> None:
+        """The results of a batch are in: some of its requests may have finished."""
+        if self._off:
+            return
+        try:
+            for req in batch.reqs:
+                if req.finished() and (entry := self._roster.get(req)) is not None:
+                    self._roster.leave(entry, aborted=self.view.was_aborted(req))
+                    self._due = True
+        except Exception as error:
+            self._broken = error
+
+    def aborted(self) -> None:
+        """Requests may have left from anywhere without a result."""
+        self._look_around = True
+
+    # -- one pass
+
+    def schedule(self, admit: Callable[[], Prefill], running_batch: Any) -> Prefill:
+        """One pass: SGLang's own admission, over what the core lets it see.
+
+        Parameters
+        ----------
+        admit : callable
+            SGLang's ``_get_new_batch_prefill_raw`` for this pass.
+        running_batch : ScheduleBatch
+            The requests that run; those preempted are taken out.
+
+        Returns
+        -------
+        tuple
+            What ``admit`` returns: the new batch or ``None``, and the running batch.
+        """
+        begin = time.perf_counter()
+        self.counts.passes += 1
+        queue, victims = list(self.view.waiting), list[Any]()
+        try:
+            victims = self._plan(running_batch)
+            shown = self._shown(queue)
+        except Exception as error:
+            shown = queue
+            self._fall_back(error, running_batch)
+        if victims:
+            self.view.release(running_batch, victims)
+        if shown:
+            running_batch.batch_is_full = False
+        self.view.waiting, self._late = list(shown), []
+        self.counts.bridge_s += time.perf_counter() - begin
+        try:
+            result = admit()
+        finally:
+            begin = time.perf_counter()
+            left = {id(req) for req in self.view.waiting}
+            admitted = {id(req) for req in shown if id(req) not in left}
+            if admitted:
+                queue = [req for req in queue if id(req) not in admitted]
+            self.view.waiting = queue + self._late
+            self._late = None
+            for req in victims:
+                self.view.requeue(req)
+        try:
+            self._note(admitted, shown, result)
+        except Exception as error:
+            self._broken = error
+        self.counts.bridge_s += time.perf_counter() - begin
+        if self.view.waiting and not result[1].reqs and result[0] is None:
+            time.sleep(_NAP_S)
+        return result
+
+    def _plan(self, running_batch: Any) -> list[Any]:
+        """Ask the core if there is a reason to; return the requests to throw out."""
+        if self._off:
+            raise topas.StateError("topas is off")
+        if self._broken is not None:
+            raise self._broken
+        now = self._clock.now
+        self._measure(now)
+        if self._look_around or now - self._kept_house_s > _HOUSEKEEPING_S:
+            self._keep_house(now, running_batch)
+        idle = not running_batch.reqs and self.view.chunked is None
+        if (
+            not self._due
+            and not (idle and len(self._roster))
+            and now - self._decided_s <= self._settings.reask_s
+        ):
+            return []
+        victims = self._decide(now)
+        if idle and self._roster and not self._roster.planned and not self._unmanaged:
+            raise _NothingAdmitted("nothing runs and nothing is admitted")
+        return victims
+
+    def _decide(self, now: float) -> list[Any]:
+        self._decided_s = now
+        if self._costs.has_changed:
+            self.core.reconfigure(self._config())
+        for entry in self._roster:
+            if entry.running:
+                self.ledger.progress(now, entry.id, len(entry.req.output_ids))
+        begin = time.perf_counter()
+        decision = self.ledger.decide(now, self.view.holds)
+        took = time.perf_counter() - begin
+        victims = []
+        for rid in decision.preempt:
+            entry = self._roster[int(rid)]
+            if entry.running and not self.view.can_be_preempted(entry.req):
+                self.ledger.started(now, entry.id)  # it stays; SGLang's own accounts know of it
+                continue
+            if entry.running:
+                victims.append(entry.req)
+            self._roster.stop(entry)
+        for rid in decision.admit:
+            self._roster.planned[int(rid)] = self._roster[int(rid)]
+        self._due = bool(decision.admit) and self._capped  # more may be due
+        self._count(decision, took)
+        return victims
+
+    def _shown(self, queue: list[Any]) -> list[Any]:
+        """What SGLang may admit now, in that order."""
+        if self._unmanaged or self._roster.planned:
+            there = {id(req) for req in queue}
+            self._unmanaged = [req for req in self._unmanaged if id(req) in there]
+            for entry in [e for e in self._roster.planned.values() if id(e.req) not in there]:
+                self._roster.leave(entry, aborted=True)
+        return self._unmanaged + [entry.req for entry in self._roster.planned.values()]
+
+    def _note(self, admitted: set[int], shown: list[Any], result: Prefill) -> None:
+        """What SGLang made of it."""
+        for req in shown:
+            if id(req) in admitted and (entry := self._roster.get(req)) is not None:
+                self._roster.start(entry)
+        batch, running = result
+        if self._roster.planned and not admitted and batch is None and self.view.chunked is None:
+            refused = next(iter(self._roster.planned.values()))
+            self._roster.stop(refused)  # no room; the core is asked again when there may be
+            self.counts.refused()
+        tokens = 0 if batch is None else int(getattr(batch, "extend_num_tokens", None) or 0)
+        self._ran = [tokens if batch is not None or running.reqs else None, self._ran[0]]
+        self._clock.busy = bool(self._roster)
+
+    def _measure(self, now: float) -> None:
+        """The time since the last pass is that of a batch: with overlap of the one before."""
+        tokens = self._ran[1 if self.view.overlap else 0]
+        if tokens is not None:
+            self._costs.passed(now - self._passed_s, tokens)
+        self._passed_s = now
+
+    # -- when things go wrong, and now and then
+
+    def _fall_back(self, error: Exception, running_batch: Any) -> None:
+        """Leave the pass to SGLang; the core starts afresh from what is there."""
+        if self._off:
+            return
+        reason = type(error).__name__
+        if reason not in self._failures:
+            self._failures.add(reason)
+            logger.error("topas: this pass is left to SGLang's own policy", exc_info=error)
+        try:
+            self.counts.fell_back(reason)
+            self._due = True
+            if isinstance(error, _NothingAdmitted):
+                self._look_around = True
+                return
+            self._broken = None
+            errors = self.ledger.hint_errors
+            self._new_core()
+            running = [*running_batch.reqs, self.view.chunked]
+            self._unmanaged += self._roster.tell(self.ledger, running)
+            self.ledger.hint_errors = errors
+        except Exception:
+            self._off = True
+            logger.critical("topas: off from now on: SGLang's own policy runs", exc_info=True)
+
+    def _keep_house(self, now: float, running_batch: Any) -> None:
+        self._look_around, self._kept_house_s = False, now
+        self._due |= self._roster.keep(self.view.everyone(running_batch))
+        self.ledger.expire(now)
+
+    def _count(self, decision: topas.Decision, took: float) -> None:
+        self.counts.decided(took, len(decision.admit), len(decision.preempt))
+        self.counts.hints_wrong(self.ledger.hint_errors)
+        prefixes, tokens = self.ledger.agents.resident_tokens
+        usage = self.core.usage()
+        self.counts.set_gauges(
+            held=usage.waiting,
+            running=usage.running,
+            tasks_live=self.ledger.tasks,
+            resident_prefixes=prefixes,
+            resident_tokens=tokens,
+        )
+        if self.on_decision is not None:
+            self.on_decision(decision)

@@ -1,0 +1,172 @@
+"""What the plugin is told: ``TOPAS_ENABLE`` and the file that ``TOPAS_CONFIG`` names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+import topas
+from topas.errors import ConfigError
+
+__all__ = ["Settings", "is_enabled"]
+
+_ON = ("1", "true", "yes", "on")
+_OFF = ("0", "false", "no", "off", "")
+
+#: Fields of topas.Config that come from the engine and cannot be set.
+_OF_THE_ENGINE = ("kv_capacity_tokens", "max_running_requests")
+
+
+def is_enabled(environment: Mapping[str, str]) -> bool:
+    """Whether the plugin is switched on: by ``TOPAS_ENABLE``, else by ``TOPAS_CONFIG``.
+
+    Raises
+    ------
+    ConfigError
+        ``TOPAS_ENABLE`` is neither yes nor no.
+    """
+    switch = environment.get("TOPAS_ENABLE")
+    if switch is None:
+        return bool(environment.get("TOPAS_CONFIG"))
+    if switch.strip().lower() in _ON:
+        return True
+    if switch.strip().lower() in _OFF:
+        return False
+    raise ConfigError(f"TOPAS_ENABLE: must be one of {', '.join(_ON + _OFF[:-1])}, got {switch!r}")
+
+
+class Settings(BaseModel):
+    """Settings of the plugin, as the file has them.
+
+    Parameters
+    ----------
+    preset : {"default", "paper"}
+        Which score (SPEC section 6).
+    policy : mapping
+        Fields of :class:`topas.Config` on top of the preset. Capacity and the limit on running
+        requests are the engine's. The costs (``prefill_s_per_token``, ``decode_s_per_token``,
+        ``swap_bytes_per_s`` with ``kv_bytes_per_token``) are measured unless they are given.
+    workflows : list of mapping
+        Workflows known from the start: ``name`` and ``stages``, each with ``name``, ``agent`` and
+        optionally ``after``, ``service_s``, ``request_s``.
+    min_prefix_tokens : int
+        Shorter common heads are not worth an agent.
+    idle_expiry_s : float
+        A task without live requests ends so long after its last event, seconds.
+    reask_s : float
+        While requests wait and nothing happens the core is asked again so often, seconds.
+    allow_untested_version : bool
+        Start on a version of SGLang outside the tested range, if every hook takes.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    preset: Literal["default", "paper"] = "default"
+    policy: dict[str, Any] = Field(default_factory=dict)
+    workflows: list[dict[str, Any]] = Field(default_factory=list)
+    min_prefix_tokens: int = Field(default=64, ge=1)
+    idle_expiry_s: float = Field(default=300.0, gt=0, allow_inf_nan=False)
+    reask_s: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    allow_untested_version: bool = False
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Settings | None:
+        """The settings, or ``None`` when the plugin is switched off.
+
+        Raises
+        ------
+        ConfigError
+            The switch, the file, a field or a workflow is not legal; names it.
+        """
+        if not is_enabled(environment):
+            return None
+        path = environment.get("TOPAS_CONFIG")
+        return cls.from_file(Path(path)) if path else cls()
+
+    @classmethod
+    def from_file(cls, path: Path) -> Settings:
+        """Settings from a YAML or JSON file.
+
+        Raises
+        ------
+        ConfigError
+            The file cannot be read, or a field in it is not legal.
+        """
+        try:
+            fields = yaml.safe_load(path.read_text())
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise ConfigError(f"TOPAS_CONFIG: {path}: {error}") from None
+        try:
+            settings = cls.model_validate({} if fields is None else fields)
+            settings.check()
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "file"
+            raise ConfigError(
+                f"TOPAS_CONFIG: {path}: {where}: {first['msg']}, got {first['input']!r}"
+            ) from None
+        except topas.TopasError as error:
+            raise ConfigError(f"TOPAS_CONFIG: {path}: {error}") from None
+        return settings
+
+    def check(self) -> None:
+        """Raise what is wrong with the policy's fields or the workflows."""
+        for name in _OF_THE_ENGINE:
+            if name in self.policy:
+                raise ConfigError(f"policy.{name}: comes from the engine and cannot be set")
+        self.config(capacity=1, max_running_requests=0, costs={})
+        for fields in self.workflows:
+            workflow_from(fields)
+
+    def config(
+        self, *, capacity: int, max_running_requests: int, costs: Mapping[str, float]
+    ) -> topas.Config:
+        """The settings of a decision.
+
+        Parameters
+        ----------
+        capacity : int
+            KV pool of the engine, tokens.
+        max_running_requests : int
+            Limit of the engine.
+        costs : mapping
+            Measured costs; the user's own win over them.
+
+        Raises
+        ------
+        ConfigError
+            Names the field and the value.
+        """
+        given: dict[str, Any] = {
+            "kv_bytes_per_token": 1.0,
+            "swap_bytes_per_s": 1.0,
+            "decode_s_per_token": 0.0,
+            **costs,
+            **self.policy,
+            "kv_capacity_tokens": capacity,
+            "max_running_requests": max_running_requests,
+        }
+        return topas.Config.from_dict(given, preset=self.preset)
+
+
+def workflow_from(fields: Mapping[str, Any]) -> topas.Workflow:
+    """A workflow from plain values: ``name`` and ``stages``.
+
+    Each stage has ``name``, ``agent`` and optionally ``after``, ``service_s``, ``request_s``.
+
+    Raises
+    ------
+    WorkflowError, IdError
+        The workflow is malformed.
+    """
+    try:
+        stages = [topas.Stage(**dict(stage)) for stage in fields["stages"]]
+        return topas.Workflow(fields["name"], tuple(stages))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, topas.TopasError):
+            raise
+        raise topas.WorkflowError(f"workflow: malformed: {error}") from None

@@ -1,0 +1,230 @@
+"""SGLang's scheduler as the bridge sees it: the one place that knows how versions differ.
+
+=====================================  ==========================================================
+what                                   difference
+=====================================  ==========================================================
+``ScheduleBatch.release_req``          up to 0.5.18 it also takes the server arguments
+result of ``match_prefix``             up to 0.5.21 the slots themselves, then their number
+``RadixKey``                           from 0.5.18 on it has a ``cache_salt``
+``Req.cache_salt``, ``Req.kv_hints``,  from 0.5.18, 0.5.21 and 0.5.21 on
+``Req.beam_group``
+=====================================  ==========================================================
+
+Nothing is imported from SGLang before a scheduler is there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from topas.sglang.agents import Namespace
+from topas.sglang.heads import Tokens
+from topas.sglang.hints import Carriers
+
+__all__ = ["FIRST", "LAST", "View", "is_tested", "reasons_against"]
+
+FIRST, LAST = "0.5.16", "0.5.23"
+
+_CLIP_NEW_TOKENS = 4096  # SGLang never reserves more for the generation of one request
+_HEALTH_CHECK = "HEALTH_CHECK"
+
+#: Server arguments that topas does not go with: name, the values that are fine, and why.
+_REFUSED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
+    ("schedule_policy", ("fcfs",), "topas orders the queue; leave it at fcfs"),
+    ("enable_priority_scheduling", (False, None), "SGLang would sort the queue again"),
+    ("disable_radix_cache", (False, None), "prefixes would not be shared"),
+    ("disaggregation_mode", ("null", None), "prefill and decode have queues of their own"),
+    ("pp_size", (1, None), "pipeline stages have queues of their own"),
+    ("enable_dp_attention", (False, None), "not tested: its ranks have queues of their own"),
+    ("speculative_algorithm", (None,), "not tested with speculative decoding"),
+    ("dllm_algorithm", (None,), "not tested with diffusion models"),
+    ("enable_pdmux", (False, None), "its loop does not ask the scheduler"),
+    ("enable_hisparse", (False, None), "not tested with hierarchical sparse attention"),
+    ("enable_hierarchical_cache", (False, None), "not tested with a hierarchical cache"),
+    ("enable_lmcache", (False, None), "not tested with LMCache"),
+    ("is_embedding", (False, None), "not tested with embedding models"),
+)
+
+
+def is_tested(version: str) -> bool:
+    """Whether a version of SGLang is in the tested range."""
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)(?![\d.]|a|b|rc)", version)
+    if found is None:
+        return False
+    first, last = (tuple(map(int, v.split("."))) for v in (FIRST, LAST))
+    return first <= tuple(map(int, found.groups())) <= last
+
+
+def reasons_against(scheduler: Any) -> list[str]:
+    """Why topas cannot drive this scheduler; empty when it can."""
+    arguments = scheduler.server_args
+    reasons = []
+    for name, fine, why in _REFUSED:
+        value = getattr(arguments, name, None)
+        if value not in fine:
+            option = "--" + name.replace("_", "-")
+            reasons.append(f"{option} (now {value!r}): {why}")
+    if getattr(scheduler, "is_hybrid_swa", False):
+        reasons.append("a sliding window model: its KV pool is not counted in tokens")
+    if getattr(scheduler, "is_hybrid_ssm", False) or hasattr(
+        scheduler.req_to_token_pool, "mamba_allocator"
+    ):
+        reasons.append("a state space model: its states are not counted in tokens")
+    return reasons
+
+
+class View:
+    """A scheduler of SGLang.
+
+    Parameters
+    ----------
+    scheduler : sglang.srt.managers.scheduler.Scheduler
+        The scheduler; read, and told what to release.
+    """
+
+    def __init__(self, scheduler: Any) -> None:
+        self.scheduler = scheduler
+        self.page_size = int(scheduler.page_size)
+        pages = int(scheduler.max_total_num_tokens) // self.page_size
+        self.capacity_tokens = pages * self.page_size
+        self.max_running_requests = int(scheduler.max_running_requests)
+        self.overlap = bool(scheduler.enable_overlap)
+        self._release_extra: tuple[Any, ...] | None = None
+        self._key_has_salt: bool | None = None
+
+    # -- the queue
+
+    @property
+    def waiting(self) -> list[Any]:
+        """The waiting queue."""
+        return self.scheduler.waiting_queue  # type: ignore[no-any-return]
+
+    @waiting.setter
+    def waiting(self, queue: list[Any]) -> None:
+        self.scheduler.waiting_queue = queue
+
+    def remove_waiting(self, req: Any) -> bool:
+        """Take a request out of the waiting queue; whether it was there."""
+        queue = self.scheduler.waiting_queue
+        for at in range(len(queue) - 1, -1, -1):
+            if queue[at] is req:
+                del queue[at]
+                return True
+        return False
+
+    @property
+    def chunked(self) -> Any | None:
+        """The request whose prompt is computed in chunks right now."""
+        return self.scheduler.chunked_req
+
+    def everyone(self, running_batch: Any) -> list[Any]:
+        """All requests that the scheduler has, wherever they are; some twice."""
+        scheduler = self.scheduler
+        found = [*scheduler.waiting_queue, *scheduler.grammar_manager.grammar_queue]
+        for batch in (running_batch, scheduler.running_batch, scheduler.last_batch):
+            found.extend(batch.reqs if batch is not None else ())
+        for entry in getattr(scheduler, "result_queue", None) or ():
+            found.extend(entry[0].reqs)
+        if scheduler.chunked_req is not None:
+            found.append(scheduler.chunked_req)
+        return found
+
+    # -- requests
+
+    @staticmethod
+    def is_unmanaged(req: Any) -> bool:
+        """Whether the request only has to be answered: a health check, or one that is dead."""
+        return req.to_finish is not None or req.finished() or str(req.rid).startswith(_HEALTH_CHECK)
+
+    def can_be_preempted(self, req: Any) -> bool:
+        """Whether a running request can be thrown out without harm.
+
+        Not one that has finished or is about to (its KV would be freed twice), nor one whose rows
+        others hold (beams, sessions, chunks), nor any when the queue is too full to take it back.
+        """
+        limit = getattr(self.scheduler, "max_queued_requests", None)
+        return not (
+            req.finished()
+            or req.to_finish is not None
+            or req is self.scheduler.chunked_req
+            or getattr(req, "beam_group", None) is not None
+            or getattr(req, "session", None) is not None
+            or (limit is not None and len(self.waiting) + 1 > limit)
+        )
+
+    @staticmethod
+    def was_aborted(req: Any) -> bool:
+        """Whether a finished request was aborted."""
+        reason = req.finished_reason
+        return reason is not None and type(reason).__name__ == "FINISH_ABORT"
+
+    @staticmethod
+    def namespace(req: Any) -> Namespace:
+        """Extra key, cache salt and LoRA id."""
+        return (req.extra_key, getattr(req, "cache_salt", None), req.lora_id)
+
+    @staticmethod
+    def carriers(req: Any) -> Carriers:
+        """What a request carries of hints."""
+        payloads: list[Mapping[str, Any]] = []
+        for action in getattr(getattr(req, "kv_hints", None), "actions", ()):
+            if action.action_type == "topas.meta":
+                payloads.append(action.payload)
+        return Carriers(
+            custom_params=req.sampling_params.custom_params,
+            routing_key=getattr(req, "routing_key", None),
+            session_id=getattr(req, "session_id", None),
+            kv_payloads=payloads,
+        )
+
+    def reserve_tokens(self, req: Any) -> int:
+        """Tokens to reserve for the generation of a request, in whole pages with its prompt.
+
+        SGLang's own estimate: of requests that may stop early a share (``new_token_ratio``). Never
+        more than the pool leaves beside the prompt: what SGLang has accepted can run alone.
+        """
+        sampling = req.sampling_params
+        new = min(int(sampling.max_new_tokens or 0), _CLIP_NEW_TOKENS)
+        if not sampling.ignore_eos:
+            new = int(new * min(float(self.scheduler.new_token_ratio_tracker.current), 1.0)) + 1
+        prompt = len(req.origin_input_ids)
+        pages = -(-(prompt + max(new, 1)) // self.page_size)
+        return max(min(pages * self.page_size, self.capacity_tokens) - prompt, 1)
+
+    # -- the cache
+
+    def holds(self, tokens: Tokens, namespace: Namespace) -> int:
+        """How many of these tokens, counted from the first, the prefix tree has."""
+        from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
+        from sglang.srt.mem_cache.radix_cache import RadixKey
+
+        if self._key_has_salt is None:
+            self._key_has_salt = "cache_salt" in inspect.signature(RadixKey).parameters
+        extra_key, salt, _ = namespace
+        more = {"cache_salt": salt} if self._key_has_salt else {}
+        key = RadixKey(array("q", tokens.tobytes()), extra_key, **more)
+        match = self.scheduler.tree_cache.match_prefix(MatchPrefixParams(key=key))
+        length = getattr(match, "device_prefix_len", None)
+        return int(len(match.device_indices) if length is None else length)
+
+    # -- what is done to it
+
+    def release(self, batch: Any, victims: Sequence[Any]) -> None:
+        """Throw requests out of a running batch; their KV is free, nothing else is evicted."""
+        if self._release_extra is None:
+            wants = "server_args" in inspect.signature(batch.release_req).parameters
+            self._release_extra = (self.scheduler.server_args,) if wants else ()
+        gone = {id(req) for req in victims}
+        keep = [at for at, req in enumerate(batch.reqs) if id(req) not in gone]
+        for at, req in enumerate(batch.reqs):
+            if id(req) in gone:
+                batch.release_req(at, 0, *self._release_extra)
+        batch.filter_batch(keep_indices=keep)
+
+    def requeue(self, req: Any) -> None:
+        """Put a victim back into the queue."""
+        self.scheduler._add_request_to_queue(req, is_retracted=True)
