@@ -57,3 +57,10 @@ def test_the_tree_map_names_every_source() -> None:
     sources = {path.stem for path in (ROOT / "cpp" / "src").iterdir()}
     missing = [name for name in sorted(sources) if not re.search(rf"\b{name}\b", text)]
     assert not missing
+
+
+def test_the_tree_map_names_every_module_of_the_plugin() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    modules = {path.stem for path in (ROOT / "python" / "topas" / "sglang").glob("[!_]*.py")}
+    missing = [name for name in sorted(modules) if not re.search(rf"\b{name}\b", text)]
+    assert not missing

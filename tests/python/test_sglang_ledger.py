@@ -98,13 +98,24 @@ class TestWithoutHints:
     def test_a_shared_system_prompt_becomes_an_agent_when_it_is_seen_again(self) -> None:
         world = World()
         world.come(0.0, "first", world.prompt("a"))
-        world.come(0.0, "second", world.prompt("a"))
-        world.come(0.0, "third", world.prompt("a"))
-        world.come(0.0, "other", world.prompt("b"))
+        world.come(0.5, "second", world.prompt("a"))
+        world.come(0.5, "third", world.prompt("a"))
+        world.come(0.5, "other", world.prompt("b"))
         agents = {rid: world.request(rid)["agent"] for rid in ("first", "second", "third", "other")}
-        assert agents["second"] == agents["third"] != agents["first"]
-        assert agents["other"] == agents["first"], "nobody else shares it so far"
-        assert world.request("second")["kv_tokens"] == 8 + 8, "the prefix is the agent's"
+        assert agents["second"] == agents["third"] == agents["first"], "the first one moves to it"
+        assert agents["other"] != agents["first"], "nobody else shares it so far"
+        assert world.request("first")["kv_tokens"] == 8 + 8, "the prefix is the agent's"
+        assert world.request("other")["kv_tokens"] == 64 + 8 + 8
+        arrivals = {task["id"]: task["arrival"] for task in world.tasks()}
+        assert sorted(arrivals.values()) == [0.0, 0.5, 0.5, 0.5], "it is as old as before"
+
+    def test_a_running_request_stays_where_it_is(self) -> None:
+        world = World()
+        world.come(0.0, "first", world.prompt("a"))
+        assert world.serve(0.0) == ["first"]
+        world.come(1.0, "second", world.prompt("a"))
+        assert world.request("first")["agent"] != world.request("second")["agent"]
+        assert world.request("first")["running"]
 
     def test_short_prompts_share_nothing(self) -> None:
         world = World()
@@ -117,7 +128,7 @@ class TestWithoutHints:
         for at, space in enumerate([("ab", "c"), ("a", "bc"), ("ab", "c"), ("a", "bc")]):
             world.ledger.arrived(0.0, Arrival(f"r{at}", world.prompt("a"), 8, space, Hints()))
         agents = [world.request(f"r{at}")["agent"] for at in range(4)]
-        assert len({*agents}) == 4, "each namespace its private agent and its own head"
+        assert agents[0] == agents[2] != agents[1] == agents[3], "each namespace its own head"
 
 
 class TestWorkflows:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from engine import InProcessEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from multiprocessing.connection import Connection
     from multiprocessing.context import ForkServerContext
 
@@ -49,7 +49,10 @@ def _clean_server() -> ForkServerContext:
     return context
 
 
-def _child(pipe: Connection, work: Work, server_args: dict[str, Any]) -> None:
+def _child(
+    pipe: Connection, work: Work, server_args: dict[str, Any], environment: dict[str, str]
+) -> None:
+    os.environ.update(environment)
     cpus = f"0-{(os.cpu_count() or 1) - 1}"  # SGLang wants to hear of them: a machine's ranks share
     os.environ["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join([cpus] * server_args["tp_size"])
     try:
@@ -60,7 +63,12 @@ def _child(pipe: Connection, work: Work, server_args: dict[str, Any]) -> None:
 
 
 def run_ranks(
-    work: Work, size: int = 2, *, timeout_s: float = 120, **server_args: Any
+    work: Work,
+    size: int = 2,
+    *,
+    timeout_s: float = 120,
+    environment: Mapping[str, str] | None = None,
+    **server_args: Any,
 ) -> list[Any]:
     """Run ``work(engine)`` on every rank of an engine with ``tp_size=size``.
 
@@ -74,6 +82,8 @@ def run_ranks(
         Number of ranks.
     timeout_s
         After so many seconds the ranks are killed.
+    environment
+        Variables on top of those that the first call in this process found.
     server_args
         As of ``InProcessEngine``.
 
@@ -90,12 +100,15 @@ def run_ranks(
         If a rank took too long.
     """
     context = _clean_server()
+    extra = dict(environment or {})
     shared = {"tp_size": size, "nccl_port": _free_port(), **server_args}
     pipes: dict[Connection, int] = {}
     processes = []
     for rank in range(size):
         ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_child, args=(theirs, work, {"rank": rank, **shared}))
+        process = context.Process(
+            target=_child, args=(theirs, work, {"rank": rank, **shared}, extra)
+        )
         process.start()
         theirs.close()
         pipes[ours] = rank

@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import ranks
-import sglang
 import tiny_model
+from driving import LOOPS, OLD, PREFIXES, submit_all, token_ids, tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
+    from driving import Start
     from engine import InProcessEngine
-
-    Start = Callable[..., InProcessEngine]
-
-LOOPS = pytest.mark.parametrize("overlap", [False, True], ids=["normal", "overlap"])
-OLD = tuple(int(part) for part in sglang.__version__.split(".")[:3]) < (0, 5, 22)
-
-
-def tokens(seed: int, length: int) -> list[int]:
-    """Return random tokens that are no special ones."""
-    draw = random.Random(seed)
-    return [draw.randrange(2, 1000) for _ in range(length)]
-
-
-PREFIXES = [tokens(seed, 96) for seed in range(3)]
-
-
-def submit_all(engine: InProcessEngine, count: int = 12, new: int = 10) -> None:
-    """Submit ``count`` requests over three shared prefixes."""
-    for i in range(count):
-        engine.submit(f"r{i:02}", PREFIXES[i % 3] + tokens(100 + i, 5 + i), new + i % 4)
-
-
-def token_ids(engine: InProcessEngine) -> dict[str, list[int]]:
-    return {rid: output.token_ids for rid, output in engine.outputs.items()}
 
 
 # ---- outputs ----

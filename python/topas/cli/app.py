@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 import topas
+from topas.cli.bench_engine import bench_engine
 from topas.cli.decide import decide
 from topas.cli.explain import explain
 from topas.cli.simulate import simulate
@@ -42,3 +43,4 @@ def _options(
 app.command()(decide)
 app.command()(explain)
 app.command()(simulate)
+app.command()(bench_engine)

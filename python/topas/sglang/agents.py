@@ -77,14 +77,17 @@ class Agents:
         self._know(now, agent, namespace, agent, self._heads.see(agent, prompt))
         return agent
 
+    def head_of(self, namespace: Namespace, prompt: Sequence[int]) -> Hashable | None:
+        """What prompts with a common head share in a namespace; ``None`` for short ones."""
+        key = self._heads.key_of(prompt)
+        return None if key is None else (*namespace, key)
+
     def of_head(self, now: float, namespace: Namespace, prompt: Sequence[int]) -> str:
         """The agent that stands for a head shared with other prompts, or the one of all others."""
-        name, tokens, head = _PRIVATE, 0, None
-        key = self._heads.key_of(prompt)
-        if key is not None:
-            head = (*namespace, key)
-            tokens = self._heads.see(head, prompt)
-            name = blake2b(key, digest_size=16).hexdigest() if tokens > 0 else _PRIVATE
+        name, tokens = _PRIVATE, 0
+        head = self.head_of(namespace, prompt)
+        if head is not None and (tokens := self._heads.see(head, prompt)) > 0:
+            name = blake2b(repr(head).encode(), digest_size=16).hexdigest()
         agent = composite_id("head", *namespace, name)
         self._know(now, agent, namespace, head if tokens > 0 else None, tokens)
         return agent
@@ -104,7 +107,7 @@ class Agents:
             self._register(agent, _Agent(namespace, head, tokens))
             return
         self._agents.move_to_end(agent)
-        if known.tokens != tokens > 0:
+        if known.tokens != tokens:
             try:
                 self._core.prefix_changed(now, agent, tokens)
             except topas.StateError:
@@ -184,7 +187,7 @@ class Agents:
         for name, entry in self._hot.items():
             if entry.running > 0:
                 continue
-            there = entry.live > 0 and self._is_held(entry, holds)
+            there = entry.live > 0 and self._keeps(entry, holds)
             if there and not entry.resident:
                 self._core.prefix_loaded(now, name)
             elif entry.resident and not there:
@@ -195,7 +198,12 @@ class Agents:
         for name in cold:
             del self._hot[name]
 
-    def _is_held(self, entry: _Agent, holds: Holds) -> bool:
+    def _keeps(self, entry: _Agent, holds: Holds) -> bool:
         if entry.head is None or entry.tokens == 0:
-            return entry.resident
+            return entry.resident  # no tokens that could be looked for
         return holds(self._heads.tokens(entry.head, entry.tokens), entry.namespace) >= entry.tokens
+
+    def is_held(self, agent: str, holds: Holds) -> bool:
+        """Whether the engine has an agent's whole prefix in its cache; true if there is none."""
+        entry = self._agents[agent]
+        return entry.head is None or entry.tokens == 0 or self._keeps(entry, holds)

@@ -20,6 +20,7 @@ import topas
 from topas.sglang.clock import RankClock
 from topas.sglang.costs import CostMeter
 from topas.sglang.heads import HeadTable
+from topas.sglang.leaders import Leaders
 from topas.sglang.ledger import Ledger
 from topas.sglang.metrics import Counts
 from topas.sglang.roster import Roster
@@ -46,7 +47,7 @@ class Bridge:
 
     Parameters
     ----------
-    scheduler : sglang.srt.managers.scheduler.Scheduler
+    view : View
         The scheduler.
     settings : Settings
         What the user wants.
@@ -56,15 +57,13 @@ class Bridge:
         Where things are counted.
     """
 
-    def __init__(
-        self, scheduler: Any, settings: Settings, clock: RankClock, counts: Counts
-    ) -> None:
-        self.view = View(scheduler)
+    def __init__(self, view: View, settings: Settings, clock: RankClock, counts: Counts) -> None:
+        self.view = view
         self.counts = counts
         self.on_decision: Callable[[topas.Decision], None] | None = None
         self._settings = settings
         self._clock = clock
-        self._costs = CostMeter()
+        self._costs = CostMeter(delay=int(self.view.overlap))
         self._heads = HeadTable(settings.min_prefix_tokens, self.view.page_size)
         self._unmanaged: list[Any] = []  # waiting, to be answered without asking the core
         self._late: list[Any] | None = None  # what comes in while SGLang admits
@@ -74,8 +73,6 @@ class Bridge:
         self._failures: set[str] = set()  # that are in the log
         self._off = False  # not even falling back works
         self._decided_s = self._kept_house_s = clock.now
-        self._ran: list[int | None] = [None, None]  # prompt tokens of the last batches
-        self._passed_s = clock.now
         self._new_core()
         self._roster = Roster(self.view, clock, self.ledger)
 
@@ -87,12 +84,14 @@ class Bridge:
             self._heads,
             profile_s=self._costs.request_s,
             idle_expiry_s=self._settings.idle_expiry_s,
-            on_task_end=self.counts.task_ended,
+            on_task_end=self._task_ended,
         )
         for fields in self._settings.workflows:
             self.ledger.register(workflow_from(fields))
-
-        self._capped = self._config().action_cap > 0
+        self._leaders = Leaders(
+            lambda entry: self.ledger.agent_of(entry.id),
+            lambda agent: self.ledger.agents.is_held(agent, self.view.holds),
+        )
 
     def _config(self) -> topas.Config:
         return self._settings.config(
@@ -168,7 +167,7 @@ class Bridge:
         if shown:
             running_batch.batch_is_full = False
         self.view.waiting, self._late = list(shown), []
-        self.counts.bridge_s += time.perf_counter() - begin
+        self.counts.spent(time.perf_counter() - begin)
         try:
             result = admit()
         finally:
@@ -185,7 +184,7 @@ class Bridge:
             self._note(admitted, shown, result)
         except Exception as error:
             self._broken = error
-        self.counts.bridge_s += time.perf_counter() - begin
+        self.counts.spent(time.perf_counter() - begin)
         if self.view.waiting and not result[1].reqs and result[0] is None:
             time.sleep(_NAP_S)
         return result
@@ -197,14 +196,14 @@ class Bridge:
         if self._broken is not None:
             raise self._broken
         now = self._clock.now
-        self._measure(now)
+        self._costs.tick(now)
         if self._look_around or now - self._kept_house_s > _HOUSEKEEPING_S:
             self._keep_house(now, running_batch)
-        idle = not running_batch.reqs and self.view.chunked is None
+        idle = not self.view.running(running_batch)
         if (
             not self._due
             and not (idle and len(self._roster))
-            and now - self._decided_s <= self._settings.reask_s
+            and not (self.view.waiting and now - self._decided_s > self._settings.reask_s)
         ):
             return []
         victims = self._decide(now)
@@ -216,16 +215,15 @@ class Bridge:
         self._decided_s = now
         if self._costs.has_changed:
             self.core.reconfigure(self._config())
-        for entry in self._roster:
-            if entry.running:
-                self.ledger.progress(now, entry.id, len(entry.req.output_ids))
-        begin = time.perf_counter()
+        self._roster.tell_progress()
         decision = self.ledger.decide(now, self.view.holds)
-        took = time.perf_counter() - begin
-        victims = []
+        self._roster.check(decision.admit, decision.preempt)
+        victims: list[Any] = []
         for rid in decision.preempt:
             entry = self._roster[int(rid)]
-            if entry.running and not self.view.can_be_preempted(entry.req):
+            if entry.running and not (
+                entry.has_gained and self.view.can_be_preempted(entry.req, len(victims))
+            ):
                 self.ledger.started(now, entry.id)  # it stays; SGLang's own accounts know of it
                 continue
             if entry.running:
@@ -233,8 +231,8 @@ class Bridge:
             self._roster.stop(entry)
         for rid in decision.admit:
             self._roster.planned[int(rid)] = self._roster[int(rid)]
-        self._due = bool(decision.admit) and self._capped  # more may be due
-        self._count(decision, took)
+        self._due = bool(decision.admit and self._settings.policy.get("action_cap"))
+        self._count(decision)
         return victims
 
     def _shown(self, queue: list[Any]) -> list[Any]:
@@ -244,7 +242,8 @@ class Bridge:
             self._unmanaged = [req for req in self._unmanaged if id(req) in there]
             for entry in [e for e in self._roster.planned.values() if id(e.req) not in there]:
                 self._roster.leave(entry, aborted=True)
-        return self._unmanaged + [entry.req for entry in self._roster.planned.values()]
+        chosen = self._leaders.select(self._roster.planned.values())
+        return self._unmanaged + [entry.req for entry in chosen]
 
     def _note(self, admitted: set[int], shown: list[Any], result: Prefill) -> None:
         """What SGLang made of it."""
@@ -252,20 +251,12 @@ class Bridge:
             if id(req) in admitted and (entry := self._roster.get(req)) is not None:
                 self._roster.start(entry)
         batch, running = result
-        if self._roster.planned and not admitted and batch is None and self.view.chunked is None:
-            refused = next(iter(self._roster.planned.values()))
-            self._roster.stop(refused)  # no room; the core is asked again when there may be
-            self.counts.refused()
-        tokens = 0 if batch is None else int(getattr(batch, "extend_num_tokens", None) or 0)
-        self._ran = [tokens if batch is not None or running.reqs else None, self._ran[0]]
+        stuck = not admitted and batch is None and self.view.chunked is None
+        if stuck and self._roster.refuse(shown):
+            self.counts.refused()  # no room; the core is asked when there may be again
+        if batch is not None or running.reqs:
+            self._costs.launched(self.view.prompt_tokens(batch))
         self._clock.busy = bool(self._roster)
-
-    def _measure(self, now: float) -> None:
-        """The time since the last pass is that of a batch: with overlap of the one before."""
-        tokens = self._ran[1 if self.view.overlap else 0]
-        if tokens is not None:
-            self._costs.passed(now - self._passed_s, tokens)
-        self._passed_s = now
 
     # -- when things go wrong, and now and then
 
@@ -286,8 +277,7 @@ class Bridge:
             self._broken = None
             errors = self.ledger.hint_errors
             self._new_core()
-            running = [*running_batch.reqs, self.view.chunked]
-            self._unmanaged += self._roster.tell(self.ledger, running)
+            self._unmanaged += self._roster.tell(self.ledger, self.view.running(running_batch))
             self.ledger.hint_errors = errors
         except Exception:
             self._off = True
@@ -298,17 +288,13 @@ class Bridge:
         self._due |= self._roster.keep(self.view.everyone(running_batch))
         self.ledger.expire(now)
 
-    def _count(self, decision: topas.Decision, took: float) -> None:
-        self.counts.decided(took, len(decision.admit), len(decision.preempt))
+    def _count(self, decision: topas.Decision) -> None:
+        self.counts.decided(self.ledger.decision_s, len(decision.admit), len(decision.preempt))
         self.counts.hints_wrong(self.ledger.hint_errors)
-        prefixes, tokens = self.ledger.agents.resident_tokens
-        usage = self.core.usage()
-        self.counts.set_gauges(
-            held=usage.waiting,
-            running=usage.running,
-            tasks_live=self.ledger.tasks,
-            resident_prefixes=prefixes,
-            resident_tokens=tokens,
-        )
+        self.counts.set_gauges(**self.ledger.gauges())
         if self.on_decision is not None:
             self.on_decision(decision)
+
+    def _task_ended(self, workflow: str | None, seconds: float) -> None:
+        self._costs.task_took(seconds)
+        self.counts.task_ended(workflow, seconds)

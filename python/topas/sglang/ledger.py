@@ -7,8 +7,9 @@ into no known workflow is a task of one stage.
 
 from __future__ import annotations
 
+import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -60,6 +61,7 @@ class _Live:
     hints: Hints
     since_s: float  # arrival of its task
     single: bool  # its task is its own
+    arrival: Arrival
     running: bool = False
 
 
@@ -121,7 +123,9 @@ class Ledger:
         self._tasks: dict[str, _Task] = {}
         self._since: dict[str, tuple[float, float]] = {}  # unknown workflows: first, last seen
         self._live: dict[Id, _Live] = {}
+        self._first: dict[Hashable, Id] = {}  # live requests whose head nobody shares so far
         self.hint_errors: Counter[str] = Counter()
+        self.decision_s = 0.0  # that the core took for the last decision
 
     # -- registration
 
@@ -168,6 +172,11 @@ class Ledger:
         place = self._place_in_workflow(now, arrival)
         if place is None:
             place = self._place_alone(now, arrival)
+        self._place(now, place)
+
+    def _place(self, now: float, place: _Live) -> None:
+        """The request waits at its place."""
+        arrival = place.arrival
         own = len(arrival.prompt) - self.agents.tokens(place.agent)
         self._core.request_ready(
             now, arrival.rid, place.task, place.stage, own, max(arrival.max_new_tokens, 1)
@@ -188,8 +197,10 @@ class Ledger:
             How many of these tokens the engine has cached for a namespace.
         """
         self.agents.look(now, holds)
+        begin = time.perf_counter()
         decision = self._core.decide(now)
         self._core.commit(decision)
+        self.decision_s = time.perf_counter() - begin
         for rid in decision.preempt:
             self._runs(rid, False)
         for rid in decision.admit:
@@ -258,6 +269,9 @@ class Ledger:
         self.agents.left(live.agent)
         if live.single:
             self._workflows[composite_id("single", live.agent)].tasks -= 1
+            head = self.agents.head_of(live.arrival.namespace, live.arrival.prompt)
+            if head is not None and self._first.get(head) == rid:
+                del self._first[head]
         return live
 
     def _leave(self, now: float, live: _Live) -> _Task:
@@ -273,6 +287,22 @@ class Ledger:
     def live_requests(self) -> Mapping[Id, object]:
         """Live requests by id."""
         return self._live
+
+    def gauges(self) -> dict[str, int]:
+        """``held`` and ``running`` requests, ``tasks_live``, ``resident_prefixes``, ``_tokens``."""
+        usage = self._core.usage()
+        prefixes, tokens = self.agents.resident_tokens
+        return {
+            "held": usage.waiting,
+            "running": usage.running,
+            "tasks_live": self.tasks,
+            "resident_prefixes": prefixes,
+            "resident_tokens": tokens,
+        }
+
+    def agent_of(self, rid: Id) -> str:
+        """The core's id of the agent of a live request."""
+        return self._live[rid].agent
 
     def expire(self, now: float) -> None:
         """End the tasks that have been idle for too long."""
@@ -311,7 +341,7 @@ class Ledger:
         if hints.agent is not None and hints.agent != agent:
             self.hint_errors["other_agent_than_in_workflow"] += 1
         agent = self.agents.named(now, arrival.namespace, agent, arrival.prompt)
-        return _Live(task.name, hints.stage, agent, hints, task.arrived_s, single=False)
+        return _Live(task.name, hints.stage, agent, hints, task.arrived_s, False, arrival)
 
     def _task_of(self, now: float, namespace: Namespace, task: Id, graph: topas.Workflow) -> _Task:
         name = composite_id("task", *namespace, task)
@@ -407,22 +437,39 @@ class Ledger:
         if hints.agent is not None:
             agent = self.agents.named(now, space, hints.agent, arrival.prompt)
         else:
-            agent = self.agents.of_head(now, space, arrival.prompt)
+            agent = self._head_agent(now, arrival)
+        return self._place_call(now, arrival, agent, now)
+
+    def _head_agent(self, now: float, arrival: Arrival) -> str:
+        """The agent of a request that names none; one that waits may turn out to share it."""
+        head = self.agents.head_of(arrival.namespace, arrival.prompt)
+        agent = self.agents.of_head(now, arrival.namespace, arrival.prompt)
+        if head is None:
+            return agent
+        first = self._first.setdefault(head, arrival.rid)
+        live = self._live.get(first)
+        if live is not None and live.agent != agent and not live.running:
+            self.aborted(now, first)  # it moves
+            self._place(now, self._place_call(now, live.arrival, agent, live.since_s))
+        return agent
+
+    def _place_call(self, now: float, arrival: Arrival, agent: str, since: float) -> _Live:
+        hints = arrival.hints
         workflow = composite_id("single", agent)
         if workflow not in self._workflows:
             service_s = self._profile_s(len(arrival.prompt), arrival.max_new_tokens)
             stage = topas.Stage("call", agent, service_s=service_s)
             self._know_workflow(topas.Workflow(workflow, (stage,)))
         self._workflows.move_to_end(workflow)
-        since = now
+        started = since
         if hints.task is not None:  # its age counts from the first request of its workflow
             owner = composite_id("since", *arrival.namespace, hints.task)
-            since = self._since.get(owner, (now, now))[0]
+            since = self._since.get(owner, (since, now))[0]
             self._since[owner] = (since, now)
         task = composite_id("single", arrival.rid)
         self._core.task_arrived(now, task, workflow, since)
         self._workflows[workflow].tasks += 1
-        return _Live(task, "call", agent, hints, now, single=True)
+        return _Live(task, "call", agent, hints, started, True, arrival)
 
 
 def _open_ancestors(task: _Task, before: Mapping[Id, Sequence[Id]], stage: Id) -> list[Id]:

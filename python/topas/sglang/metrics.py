@@ -60,6 +60,10 @@ class Counts:
         self.admissions += admitted
         self.preemptions += preempted
 
+    def spent(self, seconds: float) -> None:
+        """So long topas took, decisions included."""
+        self.bridge_s += seconds
+
     def task_ended(self, workflow: str | None, seconds: float) -> None:
         """A task has finished."""
         self.tasks += 1
@@ -94,11 +98,19 @@ class Prometheus(Counts):
         if Prometheus._collectors is None:  # registered once a process
             Prometheus._collectors = _collectors(tuple(labels))
         self._labels = dict(labels)
-        self._seen: set[str] = set()
+        self._children: dict[tuple[str, ...], Any] = {}
+        self._seen = {_ALONE}
+        for name in ("bridge_seconds", "decision_seconds", "admissions", "preemptions", "refusals"):
+            self._of(name)  # shows as 0 before anything happens
 
     def _of(self, name: str, **more: str) -> Any:
-        assert Prometheus._collectors is not None
-        return Prometheus._collectors[name].labels(**self._labels, **more)
+        key = (name, *more.values())
+        child = self._children.get(key)
+        if child is None:
+            assert Prometheus._collectors is not None
+            child = Prometheus._collectors[name].labels(**self._labels, **more)
+            self._children[key] = child
+        return child
 
     def decided(self, seconds: float, admitted: int, preempted: int) -> None:
         """A decision was taken."""
@@ -107,11 +119,16 @@ class Prometheus(Counts):
         self._of("admissions").inc(admitted)
         self._of("preemptions").inc(preempted)
 
+    def spent(self, seconds: float) -> None:
+        """So long topas took, decisions included."""
+        super().spent(seconds)
+        self._of("bridge_seconds").inc(seconds)
+
     def task_ended(self, workflow: str | None, seconds: float) -> None:
         """A task has finished."""
         super().task_ended(workflow, seconds)
         name = _ALONE if workflow is None else workflow
-        if name not in self._seen and len(self._seen) >= _MOST_WORKFLOWS:
+        if name not in self._seen and len(self._seen) > _MOST_WORKFLOWS:
             name = _OTHERS
         self._seen.add(name)
         self._of("task_seconds", workflow=name).observe(seconds)
@@ -147,14 +164,15 @@ def _collectors(labels: tuple[str, ...]) -> dict[str, Any]:
     def counter(name: str, text: str, *more: str) -> Any:
         return client.Counter(f"topas:{name}", text, [*labels, *more])
 
-    def gauge(name: str, text: str) -> Any:
-        return client.Gauge(f"topas:{name}", text, list(labels), multiprocess_mode="mostrecent")
+    def gauge(name: str, text: str) -> Any:  # of all replicas together
+        return client.Gauge(f"topas:{name}", text, list(labels), multiprocess_mode="sum")
 
     def histogram(name: str, text: str, buckets: tuple[float, ...], *more: str) -> Any:
         return client.Histogram(f"topas:{name}", text, [*labels, *more], buckets=buckets)
 
     return {
         "decision_seconds": histogram("decision_seconds", "Time of a decision.", _DECISION_S),
+        "bridge_seconds": counter("bridge_seconds", "Seconds in topas, decisions included."),
         "admissions": counter("admissions", "Requests admitted by decisions."),
         "preemptions": counter("preemptions", "Requests preempted by decisions."),
         "refusals": counter("refusals", "Admitted requests that SGLang had no room for."),

@@ -12,11 +12,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 from topas.errors import TopasError
 from topas.sglang.clock import RankClock
+from topas.sglang.switch import is_enabled
 
 __all__ = ["PluginError", "activate", "bridge_of"]
 
@@ -44,12 +46,14 @@ def bridge_of(scheduler: Any) -> Any | None:
 
 def _built(original: Callable[..., None], scheduler: Any, *args: Any, **kwargs: Any) -> None:
     from topas.sglang.settings import Settings
+    from topas.sglang.view import refused_arguments
 
     settings = Settings.from_environment(os.environ)
     if settings is None:
         original(scheduler, *args, **kwargs)
         return
     _check(settings)
+    _accept(refused_arguments(kwargs["server_args"] if "server_args" in kwargs else args[0]))
     original(scheduler, *args, **kwargs)
     setattr(scheduler, _ATTRIBUTE, _bridge(scheduler, settings))
 
@@ -67,7 +71,7 @@ def _queued(_: None, scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> Non
     if bridge is None:
         return
     if scheduler.waiting_queue and scheduler.waiting_queue[-1] is req:
-        bridge.queued(req)
+        _timed(bridge, bridge.queued, req)
     else:
         bridge.aborted()  # SGLang has refused it, perhaps one that it had before
 
@@ -75,7 +79,13 @@ def _queued(_: None, scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> Non
 def _processed(_: None, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> None:
     bridge = bridge_of(scheduler)
     if bridge is not None:
-        bridge.processed(batch)
+        _timed(bridge, bridge.processed, batch)
+
+
+def _timed(bridge: Any, event: Callable[[Any], None], what: Any) -> None:
+    begin = time.perf_counter()
+    event(what)
+    bridge.counts.spent(time.perf_counter() - begin)
 
 
 def _aborted(_: None, scheduler: Any, *args: Any, **kwargs: Any) -> None:
@@ -116,8 +126,6 @@ def activate() -> None:
         The switch is neither on nor off, or this SGLang has no scheduler to hook. (SGLang only logs
         other errors of plugins and would go on without topas.)
     """
-    from topas.sglang.settings import is_enabled
-
     try:
         if not is_enabled(os.environ):
             return
@@ -183,32 +191,26 @@ def _check(settings: Any) -> None:
         raise PluginError(f"hooks did not take in SGLang {version}: {', '.join(missing)}")
 
 
+def _accept(reasons: list[str]) -> None:
+    if reasons:
+        raise PluginError("cannot start with " + "; ".join(reasons))
+
+
 def _bridge(scheduler: Any, settings: Any) -> Any:
     from topas.sglang.bridge import Bridge
     from topas.sglang.metrics import Counts, Prometheus
-    from topas.sglang.view import reasons_against
+    from topas.sglang.view import View, reasons_against
 
-    reasons = reasons_against(scheduler)
-    if reasons:
-        raise PluginError("cannot start with " + "; ".join(reasons))
+    _accept(reasons_against(scheduler))
     arguments = scheduler.server_args
-    rank = _rank(scheduler)
+    rank = int(scheduler.tp_group.rank_in_group)  # 0 reports
     exports = bool(arguments.enable_metrics) and rank == 0
-    labels = {"model_name": str(arguments.served_model_name)}
+    labels = {"model_name": str(arguments.served_model_name or arguments.model_path)}
     counts = Prometheus(labels) if exports else Counts()
-    bridge = Bridge(scheduler, settings, _CLOCK, counts)
+    bridge = Bridge(View(scheduler), settings, _CLOCK, counts)
     logger.info(
         "policy=topas preset=%s rank=%d sglang=%s capacity=%d tokens page_size=%d max_running=%d",
         *(settings.preset, rank, _version(), bridge.view.capacity_tokens),
         *(bridge.view.page_size, bridge.view.max_running_requests),
     )
     return bridge
-
-
-def _rank(scheduler: Any) -> int:
-    """The tensor-parallel rank; 0 reports."""
-    for owner in (scheduler, getattr(scheduler, "ps", None)):
-        rank = getattr(owner, "tp_rank", None)
-        if rank is not None:
-            return int(rank)
-    return 0

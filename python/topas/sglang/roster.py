@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import topas
 from topas.sglang.clock import RankClock
 from topas.sglang.hints import read_hints
 from topas.sglang.ledger import Arrival, Ledger
@@ -30,6 +31,8 @@ class Entry:
         Start of the present spell of running, seconds.
     service_s : float
         Service in earlier spells, seconds.
+    had_tokens : int
+        Tokens that it had generated when the present spell began.
     """
 
     id: int
@@ -37,6 +40,15 @@ class Entry:
     running: bool = False
     since_s: float = 0.0
     service_s: float = 0.0
+    had_tokens: int = 0
+
+    @property
+    def has_gained(self) -> bool:
+        """Whether its present spell of running has given a token.
+
+        Who could be thrown out before that might run for ever and get nowhere.
+        """
+        return len(self.req.output_ids) > self.had_tokens
 
 
 class Roster:
@@ -79,6 +91,26 @@ class Roster:
         """The entry of a request, if it has one."""
         return self._entries.get(id(req))
 
+    def check(self, admit: Sequence[Any], preempt: Sequence[Any]) -> None:
+        """Raise what a decision cannot be.
+
+        Raises
+        ------
+        StateError, KeyError
+            It names a request twice, one that is not there, admits one that does not wait or
+            preempts one that does.
+        """
+        if len({*admit, *preempt}) < len(admit) + len(preempt):
+            raise topas.StateError("a decision names a request twice")
+        for rid in (*admit, *preempt):
+            waits = not self[rid].running and rid not in self.planned
+            if waits is (rid in preempt):
+                raise topas.StateError(
+                    f"a decision preempts request {rid}, which waits"
+                    if waits
+                    else f"a decision admits request {rid}, which does not wait"
+                )
+
     def add(self, req: Any) -> None:
         """A new request waits."""
         self._next_id += 1
@@ -103,6 +135,7 @@ class Roster:
         if not entry.running:
             self._ledger.started(self._clock.now, entry.id)
             entry.running, entry.since_s = True, self._clock.now
+            entry.had_tokens = len(entry.req.output_ids)
 
     def stop(self, entry: Entry) -> None:
         """It waits again, whatever the core may think."""
@@ -124,6 +157,20 @@ class Roster:
         if entry.running:
             entry.running = False
             entry.service_s += self._clock.now - entry.since_s
+
+    def refuse(self, shown: Iterable[Any]) -> bool:
+        """The first planned one of those shown waits again; whether there is one."""
+        tried = {id(req) for req in shown}
+        refused = next((e for e in self.planned.values() if id(e.req) in tried), None)
+        if refused is not None:
+            self.stop(refused)
+        return refused is not None
+
+    def tell_progress(self) -> None:
+        """How many tokens each running request has generated."""
+        for entry in self:
+            if entry.running:
+                self._ledger.progress(self._clock.now, entry.id, len(entry.req.output_ids))
 
     def keep(self, there: Iterable[Any]) -> bool:
         """Entries of requests that are not there are aborted; whether there was one."""

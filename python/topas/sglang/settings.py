@@ -11,32 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import topas
 from topas.errors import ConfigError
+from topas.sglang.switch import is_enabled
 
-__all__ = ["Settings", "is_enabled"]
-
-_ON = ("1", "true", "yes", "on")
-_OFF = ("0", "false", "no", "off", "")
+__all__ = ["Settings", "workflow_from"]
 
 #: Fields of topas.Config that come from the engine and cannot be set.
 _OF_THE_ENGINE = ("kv_capacity_tokens", "max_running_requests")
-
-
-def is_enabled(environment: Mapping[str, str]) -> bool:
-    """Whether the plugin is switched on: by ``TOPAS_ENABLE``, else by ``TOPAS_CONFIG``.
-
-    Raises
-    ------
-    ConfigError
-        ``TOPAS_ENABLE`` is neither yes nor no.
-    """
-    switch = environment.get("TOPAS_ENABLE")
-    if switch is None:
-        return bool(environment.get("TOPAS_CONFIG"))
-    if switch.strip().lower() in _ON:
-        return True
-    if switch.strip().lower() in _OFF:
-        return False
-    raise ConfigError(f"TOPAS_ENABLE: must be one of {', '.join(_ON + _OFF[:-1])}, got {switch!r}")
 
 
 class Settings(BaseModel):
@@ -63,7 +43,7 @@ class Settings(BaseModel):
         Start on a version of SGLang outside the tested range, if every hook takes.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     preset: Literal["default", "paper"] = "default"
     policy: dict[str, Any] = Field(default_factory=dict)
@@ -118,9 +98,23 @@ class Settings(BaseModel):
         for name in _OF_THE_ENGINE:
             if name in self.policy:
                 raise ConfigError(f"policy.{name}: comes from the engine and cannot be set")
-        self.config(capacity=1, max_running_requests=0, costs={})
-        for fields in self.workflows:
-            workflow_from(fields)
+        try:
+            self.config(capacity=1, max_running_requests=0, costs={})
+        except ConfigError as error:
+            raise ConfigError(f"policy.{error}") from None
+        known: dict[topas.Id, int] = {}
+        for at, fields in enumerate(self.workflows):
+            try:
+                workflow = workflow_from(fields)
+            except topas.TopasError as error:
+                raise ConfigError(f"workflows.{at}: {error}") from None
+            if more := sorted(map(str, set(fields) - {"name", "stages"})):
+                raise ConfigError(f"workflows.{at}: unknown field {', '.join(more)}")
+            first = known.setdefault(workflow.name, at)
+            if first != at:
+                raise ConfigError(
+                    f"workflows.{at}: {workflow.name!r} is the name of workflows.{first}"
+                )
 
     def config(
         self, *, capacity: int, max_running_requests: int, costs: Mapping[str, float]

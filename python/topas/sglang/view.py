@@ -25,7 +25,7 @@ from topas.sglang.agents import Namespace
 from topas.sglang.heads import Tokens
 from topas.sglang.hints import Carriers
 
-__all__ = ["FIRST", "LAST", "View", "is_tested", "reasons_against"]
+__all__ = ["FIRST", "LAST", "View", "is_tested", "reasons_against", "refused_arguments"]
 
 FIRST, LAST = "0.5.16", "0.5.23"
 
@@ -59,15 +59,24 @@ def is_tested(version: str) -> bool:
     return first <= tuple(map(int, found.groups())) <= last
 
 
-def reasons_against(scheduler: Any) -> list[str]:
-    """Why topas cannot drive this scheduler; empty when it can."""
-    arguments = scheduler.server_args
+def refused_arguments(arguments: Any) -> list[str]:
+    """Which server arguments topas does not go with, as given, and why."""
     reasons = []
     for name, fine, why in _REFUSED:
         value = getattr(arguments, name, None)
         if value not in fine:
             option = "--" + name.replace("_", "-")
             reasons.append(f"{option} (now {value!r}): {why}")
+    return reasons
+
+
+def reasons_against(scheduler: Any) -> list[str]:
+    """Why topas cannot drive this scheduler; empty when it can."""
+    reasons = []
+    if getattr(scheduler.tree_cache, "disable", False):
+        reasons.append("a model for which SGLang has no prefix cache")
+    if not scheduler.is_generation:
+        reasons.append("a model that generates nothing")
     if getattr(scheduler, "is_hybrid_swa", False):
         reasons.append("a sliding window model: its KV pool is not counted in tokens")
     if getattr(scheduler, "is_hybrid_ssm", False) or hasattr(
@@ -121,6 +130,16 @@ class View:
         """The request whose prompt is computed in chunks right now."""
         return self.scheduler.chunked_req
 
+    @staticmethod
+    def prompt_tokens(batch: Any | None) -> int:
+        """Prompt tokens that a new batch computes; 0 for none."""
+        return int(getattr(batch, "extend_num_tokens", None) or 0)
+
+    def running(self, running_batch: Any) -> list[Any]:
+        """The requests that run, the one that is computed in chunks among them."""
+        chunked = self.scheduler.chunked_req
+        return list(running_batch.reqs) if chunked is None else [*running_batch.reqs, chunked]
+
     def everyone(self, running_batch: Any) -> list[Any]:
         """All requests that the scheduler has, wherever they are; some twice."""
         scheduler = self.scheduler
@@ -140,8 +159,8 @@ class View:
         """Whether the request only has to be answered: a health check, or one that is dead."""
         return req.to_finish is not None or req.finished() or str(req.rid).startswith(_HEALTH_CHECK)
 
-    def can_be_preempted(self, req: Any) -> bool:
-        """Whether a running request can be thrown out without harm.
+    def can_be_preempted(self, req: Any, others: int = 0) -> bool:
+        """Whether a running request can be thrown out without harm, beside so many others.
 
         Not one that has finished or is about to (its KV would be freed twice), nor one whose rows
         others hold (beams, sessions, chunks), nor any when the queue is too full to take it back.
@@ -153,7 +172,7 @@ class View:
             or req is self.scheduler.chunked_req
             or getattr(req, "beam_group", None) is not None
             or getattr(req, "session", None) is not None
-            or (limit is not None and len(self.waiting) + 1 > limit)
+            or (limit is not None and len(self.waiting) + others + 1 > limit)
         )
 
     @staticmethod
