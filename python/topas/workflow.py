@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from topas._core import critical_path_s, validate_workflow
-from topas.errors import WorkflowError
+from topas.errors import TopasError, WorkflowError
 
 __all__ = ["Id", "Stage", "Workflow"]
 
@@ -80,6 +81,28 @@ class Workflow:
             self, "stages", _sequence(self.stages, f"workflow {self.name!r}: stages")
         )
         validate_workflow(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Workflow:
+        """A workflow from plain values, as a file or a hint has them.
+
+        Parameters
+        ----------
+        fields : mapping
+            ``name`` and ``stages``: mappings with the parameters of :class:`Stage`.
+
+        Raises
+        ------
+        WorkflowError, IdError
+            The workflow is malformed.
+        """
+        try:
+            stages = [Stage(**dict(stage)) for stage in fields["stages"]]
+            return cls(fields["name"], tuple(stages))
+        except TopasError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise WorkflowError(f"workflow: malformed: {error}") from None
 
     @property
     def critical_path_s(self) -> float:

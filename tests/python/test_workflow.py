@@ -221,3 +221,33 @@ def test_cycle_through_ten_thousand_stages_is_named() -> None:
 def test_lists_are_lists(make, part: str) -> None:
     with pytest.raises(WorkflowError, match=re.escape(part)):
         make()
+
+
+def test_from_plain_values() -> None:
+    fields = {
+        "name": "flow",
+        "stages": [
+            {"name": "plan", "agent": "planner", "service_s": 2.0},
+            {"name": 7, "agent": "coder", "after": ["plan"]},
+        ],
+    }
+    expected = Workflow("flow", [Stage("plan", "planner", (), 2.0), Stage(7, "coder", ("plan",))])
+    assert Workflow.from_dict(fields) == expected
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"name": "flow"},
+        {"name": "flow", "stages": 3},
+        {"name": "flow", "stages": ["plan"]},
+        {"name": "flow", "stages": [{"name": "plan"}]},
+        {"name": "flow", "stages": [{"name": "plan", "agent": "a", "color": "red"}]},
+        {"name": "flow", "stages": []},
+        [],
+    ],
+)
+def test_malformed_plain_values_are_refused(fields: dict) -> None:
+    with pytest.raises(WorkflowError, match=r"workflow|stage"):
+        Workflow.from_dict(fields)

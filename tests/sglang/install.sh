@@ -28,9 +28,9 @@ torch=torch==2.13.0
 # what SGLang imports on this path; the pins are its own
 light=(
   transformers==5.19.0 tokenizers==0.23.2 apache-tvm-ffi==0.1.11 openai==2.8.0 sentencepiece==0.2.1
-  aiohttp dill einops fastapi ipython jsonschema loguru msgspec numpy orjson packaging partial_json_parser
+  PyYAML aiohttp dill einops fastapi ipython jsonschema loguru msgspec numpy orjson packaging partial_json_parser
   pillow prometheus-client psutil pybase64 pydantic python-multipart pyzmq requests safetensors setproctitle
-  soundfile tqdm uvicorn uvloop
+  rich soundfile tqdm typer uvicorn uvloop
   pytest
 )
 bare=("sglang==$newest" compressed-tensors==0.18.0 gguf==0.19.0 xgrammar==0.2.7) # without what they ask for

@@ -24,7 +24,7 @@ from topas.sglang.leaders import Leaders
 from topas.sglang.ledger import Ledger
 from topas.sglang.metrics import Counts
 from topas.sglang.roster import Roster
-from topas.sglang.settings import Settings, workflow_from
+from topas.sglang.settings import Settings
 from topas.sglang.view import View
 
 __all__ = ["Bridge"]
@@ -66,7 +66,6 @@ class Bridge:
         self._costs = CostMeter(delay=int(self.view.overlap))
         self._heads = HeadTable(settings.min_prefix_tokens, self.view.page_size)
         self._unmanaged: list[Any] = []  # waiting, to be answered without asking the core
-        self._late: list[Any] | None = None  # what comes in while SGLang admits
         self._due = False  # something has happened since the last decision
         self._look_around = False  # requests may have gone without a word
         self._broken: Exception | None = None
@@ -87,7 +86,7 @@ class Bridge:
             on_task_end=self._task_ended,
         )
         for fields in self._settings.workflows:
-            self.ledger.register(workflow_from(fields))
+            self.ledger.register(topas.Workflow.from_dict(fields))
         self._leaders = Leaders(
             lambda entry: self.ledger.agent_of(entry.id),
             lambda agent: self.ledger.agents.is_held(agent, self.view.holds),
@@ -104,8 +103,7 @@ class Bridge:
 
     def queued(self, req: Any) -> None:
         """SGLang has put a request into its queue: a new one, or one that it threw out itself."""
-        if self._late is not None and self.view.remove_waiting(req):
-            self._late.append(req)  # it came while SGLang admits: no part of this pass's plan
+        self.view.defer(req)  # if it comes while SGLang admits: no part of this pass's plan
         self._due = self._clock.busy = True
         if self._off:
             return
@@ -155,29 +153,24 @@ class Bridge:
         """
         begin = time.perf_counter()
         self.counts.passes += 1
-        queue, victims = list(self.view.waiting), list[Any]()
+        if self.view.is_empty(running_batch) and not (self._due or self._roster or self._broken):
+            return admit()
+        victims: list[Any] = []
         try:
             victims = self._plan(running_batch)
-            shown = self._shown(queue)
+            shown = self._shown(self.view.waiting)
         except Exception as error:
-            shown = queue
+            shown = self.view.waiting
             self._fall_back(error, running_batch)
         if victims:
             self.view.release(running_batch, victims)
-        if shown:
-            running_batch.batch_is_full = False
-        self.view.waiting, self._late = list(shown), []
+        self.view.show(shown, running_batch)
         self.counts.spent(time.perf_counter() - begin)
         try:
             result = admit()
         finally:
             begin = time.perf_counter()
-            left = {id(req) for req in self.view.waiting}
-            admitted = {id(req) for req in shown if id(req) not in left}
-            if admitted:
-                queue = [req for req in queue if id(req) not in admitted]
-            self.view.waiting = queue + self._late
-            self._late = None
+            shown, admitted = self.view.restore()
             for req in victims:
                 self.view.requeue(req)
         try:
@@ -231,6 +224,8 @@ class Bridge:
             self._roster.stop(entry)
         for rid in decision.admit:
             self._roster.planned[int(rid)] = self._roster[int(rid)]
+        while self._roster.planned and self.core.usage().kv_tokens > self.view.capacity_tokens:
+            self._roster.stop(next(reversed(self._roster.planned.values())))  # one above stayed
         self._due = bool(decision.admit and self._settings.policy.get("action_cap"))
         self._count(decision)
         return victims

@@ -7,6 +7,7 @@ from collections import deque
 __all__ = ["CostMeter"]
 
 _KEEP = 0.95  # of what is known, at every new measurement
+_STALL = 2.0  # a prefill, and what it keeps from running
 _TASK_KEEP = 0.9  # the weight of the core's own estimate
 _SHORTEST_TASK_S = 1e-3
 _TYPICAL_OUTPUT = 256  # tokens; limits are often far above what is generated
@@ -17,7 +18,8 @@ _LONGEST_PASS_S = 60.0  # anything longer was no pass
 class CostMeter:
     """Exponentially weighted costs from the durations of passes.
 
-    Loading a prefix is computing it: until prefixes are copied, moving one costs its prefill.
+    Loading a prefix is computing it, and while it is computed those that run stand still: until
+    prefixes are copied, moving one costs twice its prefill.
 
     Parameters
     ----------
@@ -92,7 +94,7 @@ class CostMeter:
         self._told = self._known()
         fields = {
             "kv_bytes_per_token": 1.0,
-            "swap_bytes_per_s": 1.0 / self._told["prefill"],
+            "swap_bytes_per_s": 1.0 / (_STALL * self._told["prefill"]),
             "prefill_s_per_token": self._told["prefill"],
             "decode_s_per_token": self._told["decode"],
         }

@@ -152,11 +152,7 @@ class Ledger:
         WorkflowError, IdError, StateError
             The workflow is malformed, or another one has its name.
         """
-        try:
-            stages = [topas.Stage(**dict(stage)) for stage in fields["stages"]]
-            graph = topas.Workflow(fields["name"], tuple(stages))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise topas.WorkflowError(f"workflow: malformed: {error}") from None
+        graph = topas.Workflow.from_dict(fields)
         self.register(graph)
         return graph
 
@@ -333,6 +329,8 @@ class Ledger:
             else:
                 self.hint_errors["unknown_workflow"] += 1
                 return None
+            if all(stage.name != hints.stage for stage in graph.stages):
+                raise topas.UnknownId(f"workflow {graph.name!r} has no stage {hints.stage!r}")
             task = self._task_of(now, arrival.namespace, hints.task, graph)
             agent = self._open_stage(now, task, hints.stage)
         except TopasError as error:
@@ -396,8 +394,6 @@ class Ledger:
         One that never had a request (a branch not taken) ends without a total for its profile.
         """
         before = {entry.name: entry.after for entry in task.workflow.stages}
-        if stage not in before:
-            raise topas.UnknownId(f"workflow {task.workflow.name!r} has no stage {stage!r}")
         if stage in task.ended:
             raise topas.StateError(f"stage {stage!r} has ended")
         open_ancestors = _open_ancestors(task, before, stage)

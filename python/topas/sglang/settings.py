@@ -13,7 +13,13 @@ import topas
 from topas.errors import ConfigError
 from topas.sglang.switch import is_enabled
 
-__all__ = ["Settings", "workflow_from"]
+__all__ = ["Settings"]
+
+#: Over the presets: where preempted requests are computed again, fewer preemptions are better.
+_IN_AN_ENGINE: Mapping[str, Mapping[str, float]] = {
+    "default": {"redo_weight": 10.0},
+    "paper": {},
+}
 
 #: Fields of topas.Config that come from the engine and cannot be set.
 _OF_THE_ENGINE = ("kv_capacity_tokens", "max_running_requests")
@@ -105,7 +111,7 @@ class Settings(BaseModel):
         known: dict[topas.Id, int] = {}
         for at, fields in enumerate(self.workflows):
             try:
-                workflow = workflow_from(fields)
+                workflow = topas.Workflow.from_dict(fields)
             except topas.TopasError as error:
                 raise ConfigError(f"workflows.{at}: {error}") from None
             if more := sorted(map(str, set(fields) - {"name", "stages"})):
@@ -139,28 +145,10 @@ class Settings(BaseModel):
             "kv_bytes_per_token": 1.0,
             "swap_bytes_per_s": 1.0,
             "decode_s_per_token": 0.0,
+            **_IN_AN_ENGINE[self.preset],
             **costs,
             **self.policy,
             "kv_capacity_tokens": capacity,
             "max_running_requests": max_running_requests,
         }
         return topas.Config.from_dict(given, preset=self.preset)
-
-
-def workflow_from(fields: Mapping[str, Any]) -> topas.Workflow:
-    """A workflow from plain values: ``name`` and ``stages``.
-
-    Each stage has ``name``, ``agent`` and optionally ``after``, ``service_s``, ``request_s``.
-
-    Raises
-    ------
-    WorkflowError, IdError
-        The workflow is malformed.
-    """
-    try:
-        stages = [topas.Stage(**dict(stage)) for stage in fields["stages"]]
-        return topas.Workflow(fields["name"], tuple(stages))
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        if isinstance(error, topas.TopasError):
-            raise
-        raise topas.WorkflowError(f"workflow: malformed: {error}") from None

@@ -104,6 +104,9 @@ class View:
         self.overlap = bool(scheduler.enable_overlap)
         self._release_extra: tuple[Any, ...] | None = None
         self._key_has_salt: bool | None = None
+        self._queue: list[Any] | None = None  # all of it, while SGLang sees only some
+        self._shown: list[Any] = []
+        self._late: list[Any] = []  # what comes in meanwhile
 
     # -- the queue
 
@@ -116,14 +119,30 @@ class View:
     def waiting(self, queue: list[Any]) -> None:
         self.scheduler.waiting_queue = queue
 
-    def remove_waiting(self, req: Any) -> bool:
-        """Take a request out of the waiting queue; whether it was there."""
-        queue = self.scheduler.waiting_queue
-        for at in range(len(queue) - 1, -1, -1):
-            if queue[at] is req:
-                del queue[at]
-                return True
-        return False
+    def show(self, some: list[Any], running_batch: Any) -> None:
+        """From now on SGLang sees these requests alone in its queue, and takes a look at them."""
+        self._queue, self._shown, self._late = self.waiting, list(some), []
+        self.waiting = list(some)
+        if some:
+            running_batch.batch_is_full = False
+
+    def defer(self, req: Any) -> None:
+        """A request that comes in while only some are shown is none of them."""
+        queue = self.waiting
+        if self._queue is not None and queue and queue[-1] is req:
+            del queue[-1]
+            self._late.append(req)
+
+    def restore(self) -> tuple[list[Any], set[int]]:
+        """The queue is whole again; return what was shown, and ``id`` of those SGLang admitted."""
+        left = {id(req) for req in self.waiting}
+        admitted = {id(req) for req in self._shown if id(req) not in left}
+        queue = self._queue or []
+        if admitted:
+            queue = [req for req in queue if id(req) not in admitted]
+        self.waiting = queue + self._late
+        self._queue = None
+        return self._shown, admitted
 
     @property
     def chunked(self) -> Any | None:
@@ -134,6 +153,10 @@ class View:
     def prompt_tokens(batch: Any | None) -> int:
         """Prompt tokens that a new batch computes; 0 for none."""
         return int(getattr(batch, "extend_num_tokens", None) or 0)
+
+    def is_empty(self, running_batch: Any) -> bool:
+        """Whether nothing waits and nothing runs."""
+        return not self.waiting and not self.running(running_batch)
 
     def running(self, running_batch: Any) -> list[Any]:
         """The requests that run, the one that is computed in chunks among them."""
