@@ -189,8 +189,9 @@ void register_request_events(Bound& bound) {
 void register_prefix_events(Bound& bound) {
   def_event(bound, "prefix_evicted", &Scheduler::prefix_evicted, "agent",
             "The engine has lost a resident prefix. StateError while requests of the agent run.");
-  def_event(bound, "prefix_loaded", &Scheduler::prefix_loaded, "agent",
-            "The engine holds the prefix of an agent although no decision has loaded it. StateError when it is resident.");
+  def_event(
+      bound, "prefix_loaded", &Scheduler::prefix_loaded, "agent",
+      "The engine holds the prefix of an agent although no decision has loaded it. StateError when it is resident.");
   bound.def(
       "prefix_changed",
       [](Guarded& self, const Real& now, const Name& agent, const Integer& prefix_tokens) {

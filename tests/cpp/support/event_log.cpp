@@ -100,12 +100,12 @@ Step Traffic::next() {
     now_ += random_.quarters(2);
   }
   using Maker = Choice (Traffic::*)();
-  static constexpr Maker kMakers[] = {
-      &Traffic::arrive,         &Traffic::arrive,         &Traffic::make_ready,    &Traffic::make_ready,
-      &Traffic::make_ready,     &Traffic::progress,       &Traffic::complete,      &Traffic::complete,
-      &Traffic::complete_stage, &Traffic::complete_stage, &Traffic::abort,         &Traffic::fail_start,
-      &Traffic::skip_stage,     &Traffic::evict,          &Traffic::change_prefix, &Traffic::end_task,
-      &Traffic::start,          &Traffic::load};
+  static constexpr Maker kMakers[] = {&Traffic::arrive,         &Traffic::arrive,     &Traffic::make_ready,
+                                      &Traffic::make_ready,     &Traffic::make_ready, &Traffic::progress,
+                                      &Traffic::complete,       &Traffic::complete,   &Traffic::complete_stage,
+                                      &Traffic::complete_stage, &Traffic::abort,      &Traffic::fail_start,
+                                      &Traffic::skip_stage,     &Traffic::evict,      &Traffic::change_prefix,
+                                      &Traffic::end_task,       &Traffic::start,      &Traffic::load};
   for (;;) {
     if (auto made = (this->*kMakers[random_.below(std::size(kMakers))])(); made.has_value()) {
       return *made;
