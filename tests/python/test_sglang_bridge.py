@@ -426,6 +426,40 @@ class TestBridge:
         assert [rid for rid, _ in done] == [1, 2]
         assert [took for _, took in done] == pytest.approx([0.09, 0.09])
 
+    def test_time_without_work_is_no_cost(self) -> None:
+        engine = FakeEngine()
+        for rid in ("a", "b"):
+            engine.submit(rid)
+            for _ in range(4):
+                engine.step()
+            for _ in range(3):
+                engine.bridge.schedule(engine._admit, engine.running_batch)
+            assert not engine.clock.busy, "nobody asks for the time"
+            engine.clock.now += 30.0
+        assert engine.bridge._costs.decode_s_per_token == pytest.approx(0.01)
+
+    def test_a_task_expires_while_the_engine_is_idle(self) -> None:
+        engine = FakeEngine()
+        graph = {
+            "name": "flow",
+            "stages": [{"name": name, "agent": "x"} for name in ("one", "two")],
+        }
+        hints = {"workflow_id": "t", "step_id": "one", "agent_id": "x", "workflow_graph": graph}
+        req = FakeReq("a")
+        req.sampling_params.custom_params = {"agent_hints": hints}
+        engine._add_request_to_queue(req)
+        for _ in range(5):
+            engine.step()
+        assert engine.bridge.ledger.tasks == 1
+        decisions = engine.bridge.counts.decisions
+        while engine.clock.busy:
+            engine.clock.now += 20.0
+            engine.step()
+        assert engine.bridge.ledger.tasks == engine.bridge.core.usage().tasks == 0
+        assert engine.bridge.counts.gauges["tasks_live"] == 0
+        assert 300.0 < engine.clock.now < 340.0
+        assert engine.bridge.counts.decisions == decisions, "nobody waits"
+
     def test_prompt_tokens_are_read_as_they_are(self) -> None:
         engine = FakeEngine()
         engine.submit("a")

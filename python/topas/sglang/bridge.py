@@ -153,7 +153,8 @@ class Bridge:
         """
         begin = time.perf_counter()
         self.counts.passes += 1
-        if self.view.is_empty(running_batch) and not (self._due or self._roster or self._broken):
+        self._costs.tick(self._clock.now)
+        if not self._has_work and self.view.is_empty(running_batch):
             return admit()
         victims: list[Any] = []
         try:
@@ -182,6 +183,10 @@ class Bridge:
             time.sleep(_NAP_S)
         return result
 
+    @property
+    def _has_work(self) -> bool:
+        return self._due or self._clock.busy or self._broken is not None
+
     def _plan(self, running_batch: Any) -> list[Any]:
         """Ask the core if there is a reason to; return the requests to throw out."""
         if self._off:
@@ -189,7 +194,6 @@ class Bridge:
         if self._broken is not None:
             raise self._broken
         now = self._clock.now
-        self._costs.tick(now)
         if self._look_around or now - self._kept_house_s > _HOUSEKEEPING_S:
             self._keep_house(now, running_batch)
         idle = not self.view.running(running_batch)
@@ -251,7 +255,7 @@ class Bridge:
             self.counts.refused()  # no room; the core is asked when there may be again
         if batch is not None or running.reqs:
             self._costs.launched(self.view.prompt_tokens(batch))
-        self._clock.busy = bool(self._roster)
+        self._clock.busy = bool(self._roster) or self.ledger.tasks > 0
 
     # -- when things go wrong, and now and then
 
@@ -281,7 +285,8 @@ class Bridge:
     def _keep_house(self, now: float, running_batch: Any) -> None:
         self._look_around, self._kept_house_s = False, now
         self._due |= self._roster.keep(self.view.everyone(running_batch))
-        self.ledger.expire(now)
+        if self.ledger.expire(now):
+            self.counts.set_gauges(**self.ledger.gauges())
 
     def _count(self, decision: topas.Decision) -> None:
         self.counts.decided(self.ledger.decision_s, len(decision.admit), len(decision.preempt))

@@ -300,12 +300,14 @@ class Ledger:
         """The core's id of the agent of a live request."""
         return self._live[rid].agent
 
-    def expire(self, now: float) -> None:
-        """End the tasks that have been idle for too long."""
-        for task in [t for t in self._tasks.values() if self._is_idle(now, t)]:
+    def expire(self, now: float) -> bool:
+        """End the tasks that have been idle for too long; whether there was one."""
+        idle = [task for task in self._tasks.values() if self._is_idle(now, task)]
+        for task in idle:
             self._finish(now, task)
         for name in [n for n, (_, last) in self._since.items() if now - last > self._idle_expiry_s]:
             del self._since[name]
+        return bool(idle)
 
     @property
     def tasks(self) -> int:
