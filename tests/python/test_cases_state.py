@@ -201,7 +201,8 @@ class TestCase16InconsistentDecision:
     @pytest.mark.parametrize("seed", [0, 1], ids=["no cap", "cap of 3"])
     def test_each_decision_is_consistent(self, seed: int) -> None:
         world = self.world(seed)
-        weights = {**EVENT_WEIGHTS, "arrive": 0, "ready": 0, "commit": 0, "change_prefix": 0}
+        weights = {**EVENT_WEIGHTS, "arrive": 0, "ready": 0, "commit": 0}
+        weights |= {"change_prefix": 0, "start": 0}  # they may leave too much running
         events = random_events(Random(seed), weights)
         seen: Counter[str] = Counter()
         while seen["decisions"] < self.DECISIONS // 2:
