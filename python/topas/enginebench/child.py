@@ -25,6 +25,7 @@ from topas.enginebench.workload import BenchSettings, BenchWorkload
 __all__ = ["main"]
 
 _WARM_UP = 3
+_LOOK_S, _MOST_LOOKS = 0.25, 20
 _COUNTED = ("topas:", "sglang:realtime_tokens", "sglang:num_retracted", "sglang:forward_execution")
 
 
@@ -148,6 +149,18 @@ def _counted() -> Counter[str]:
     return totals
 
 
+def _settled() -> Counter[str]:
+    """The same once the engine has counted everything: it does so after it has answered."""
+    last = _counted()
+    for _ in range(_MOST_LOOKS):
+        time.sleep(_LOOK_S)
+        now = _counted()
+        if now == last:
+            break
+        last = now
+    return last
+
+
 def _cpu_s() -> float:
     """Processor time of the engine's processes so far, seconds."""
     psutil = import_module("psutil")
@@ -172,7 +185,8 @@ def main(spec_path: str, result_path: str) -> None:
         engine.flush_cache()
         before, cpu_s = _counted(), _cpu_s()
         loop.run_until_complete(drive.run())
-        after, cpu_s = _counted(), _cpu_s() - cpu_s
+        cpu_s = _cpu_s() - cpu_s
+        after = _settled()
     finally:
         engine.shutdown()
     result = {
