@@ -9,7 +9,6 @@ Import this module before SGLang: it sets the environment SGLang reads when it i
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import os
 import pickle
@@ -19,20 +18,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from topas.enginebench.launch import other_models
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-KEPT_MODELS = ("qwen2", "llama")
-
 
 def _other_model_modules() -> str:
-    """Name every model module but the kept ones: SGLang imports them all, in 2.5 seconds."""
-    spec = importlib.util.find_spec("sglang")
-    if spec is None or not spec.submodule_search_locations:
+    """Name every model module but those of the tests: SGLang imports them all, in 2.5 seconds."""
+    if not (names := other_models()):
         raise ImportError("SGLang is not installed here: see tests/sglang/install.sh")
-    models = Path(spec.submodule_search_locations[0], "srt", "models")
-    names = {path.stem for path in models.glob("*.py")} - {*KEPT_MODELS, "registry", "utils"}
-    return ",".join(sorted(names))
+    return ",".join(names)
 
 
 ENVIRONMENT = {

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     Work = Callable[[InProcessEngine], object]
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nobody uses now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -101,7 +102,7 @@ def run_ranks(
     """
     context = _clean_server()
     extra = dict(environment or {})
-    shared = {"tp_size": size, "nccl_port": _free_port(), **server_args}
+    shared = {"tp_size": size, "nccl_port": free_port(), **server_args}
     pipes: dict[Connection, int] = {}
     processes = []
     for rank in range(size):

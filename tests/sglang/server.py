@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,33 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import requests
+from engine import DEFAULTS
+from ranks import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: Server arguments of a small engine on a CPU, as ``engine.DEFAULTS`` has them.
+#: Server arguments of a small engine on a CPU: those of the harness that fit a whole server.
 ARGUMENTS: Mapping[str, Any] = {
-    "device": "cpu",
-    "dtype": "float32",
-    "attention_backend": "torch_native",
-    "sampling_backend": "pytorch",
-    "grammar_backend": "none",
-    "disable_cuda_graph": True,
-    "max_total_tokens": 4096,
-    "max_running_requests": 4,
-    "mem_fraction_static": 0.5,
-    "chunked_prefill_size": -1,
-    "watchdog_timeout": 1_000_000,
-    "random_seed": 1,
-}
+    name: value
+    for name, value in DEFAULTS.items()
+    if name
+    not in ("skip_tokenizer_init", "disable_overlap_schedule", "schedule_policy", "log_level")
+} | {"max_running_requests": 4}
 READY_S = 150  # it takes 30 alone on a small machine
-
-
-def free_port() -> int:
-    """Return a port that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def flags(arguments: Mapping[str, Any]) -> list[str]:

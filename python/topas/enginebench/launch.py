@@ -26,6 +26,7 @@ __all__ = [
     "check_engine",
     "engine_arguments",
     "environment",
+    "other_models",
     "run_engine",
 ]
 
@@ -107,11 +108,11 @@ def environment(plan: EnginePlan, policy: str, outer: Mapping[str, str]) -> dict
         "SGLANG_PLATFORM": _PLATFORM,
     }
     if plan.few_models:
-        defaults["SGLANG_DISABLED_MODEL_ARCHS"] = ",".join(_other_models())
+        defaults["SGLANG_DISABLED_MODEL_ARCHS"] = ",".join(other_models())
     return {**defaults, **result}
 
 
-def _other_models() -> list[str]:
+def other_models() -> list[str]:
     """Model modules that the random model does not need: SGLang would import all of them."""
     spec = find_spec("sglang")
     if spec is None or not spec.submodule_search_locations:

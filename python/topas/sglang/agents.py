@@ -40,6 +40,10 @@ class _Agent:
     running: int = 0
     resident: bool = False
 
+    @property
+    def can_be_looked_for(self) -> bool:
+        return self.head is not None and self.tokens > 0
+
 
 class Agents:
     """The agents that the core knows.
@@ -82,10 +86,11 @@ class Agents:
         key = self._heads.key_of(prompt)
         return None if key is None else (*namespace, key)
 
-    def of_head(self, now: float, namespace: Namespace, prompt: Sequence[int]) -> str:
+    def of_head(
+        self, now: float, namespace: Namespace, head: Hashable | None, prompt: Sequence[int]
+    ) -> str:
         """The agent that stands for a head shared with other prompts, or the one of all others."""
         name, tokens = _PRIVATE, 0
-        head = self.head_of(namespace, prompt)
         if head is not None and (tokens := self._heads.see(head, prompt)) > 0:
             name = blake2b(repr(head).encode(), digest_size=16).hexdigest()
         agent = composite_id("head", *namespace, name)
@@ -199,11 +204,11 @@ class Agents:
             del self._hot[name]
 
     def _keeps(self, entry: _Agent, holds: Holds) -> bool:
-        if entry.head is None or entry.tokens == 0:
-            return entry.resident  # no tokens that could be looked for
+        if not entry.can_be_looked_for:
+            return entry.resident
         return holds(self._heads.tokens(entry.head, entry.tokens), entry.namespace) >= entry.tokens
 
     def is_held(self, agent: str, holds: Holds) -> bool:
         """Whether the engine has an agent's whole prefix in its cache; true if there is none."""
         entry = self._agents[agent]
-        return entry.head is None or entry.tokens == 0 or self._keeps(entry, holds)
+        return not entry.can_be_looked_for or self._keeps(entry, holds)

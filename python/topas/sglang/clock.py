@@ -49,9 +49,8 @@ class RankClock:
 
     def detach(self, messages: list[Any]) -> list[Any]:
         """Take the reading out of what was broadcast, and set the clock by it."""
-        if not any(isinstance(message, Reading) for message in messages):
+        readings = [message.now for message in messages if isinstance(message, Reading)]
+        if not readings:
             return messages
-        for message in messages:
-            if isinstance(message, Reading):
-                self.now = max(self.now, message.now)
+        self.now = max(self.now, *readings)
         return [message for message in messages if not isinstance(message, Reading)]

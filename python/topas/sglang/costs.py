@@ -55,17 +55,12 @@ class CostMeter:
         if prompt_tokens > 0:
             self._prefill_s = _KEEP * self._prefill_s + seconds
             self._prefill_tokens = _KEEP * self._prefill_tokens + prompt_tokens
-        elif self._decode_s is None:
-            self._decode_s = seconds
         else:
-            self._decode_s = _KEEP * self._decode_s + (1.0 - _KEEP) * seconds
+            self._decode_s = _blend(self._decode_s, seconds, _KEEP)
 
     def task_took(self, seconds: float) -> None:
         """A task has finished so long after its arrival, waiting included."""
-        if self._task_s is None:
-            self._task_s = seconds
-        else:
-            self._task_s = _TASK_KEEP * self._task_s + (1.0 - _TASK_KEEP) * seconds
+        self._task_s = _blend(self._task_s, seconds, _TASK_KEEP)
 
     @property
     def prefill_s_per_token(self) -> float:
@@ -115,3 +110,8 @@ class CostMeter:
         return len(now) > len(self._told) or any(
             not 1.0 / _CHANGE <= now[name] / told <= _CHANGE for name, told in self._told.items()
         )
+
+
+def _blend(known: float | None, new: float, keep: float) -> float:
+    """What is known, with a new value; ``keep`` is the weight of what is known."""
+    return new if known is None else keep * known + (1.0 - keep) * new

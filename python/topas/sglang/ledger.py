@@ -58,10 +58,10 @@ class _Live:
     task: str
     stage: Id
     agent: str
-    hints: Hints
     since_s: float  # arrival of its task
-    single: bool  # its task is its own
     arrival: Arrival
+    single: bool = False  # its task is its own
+    head: Hashable | None = None  # what it may share with others that name no agent
     running: bool = False
 
 
@@ -239,9 +239,10 @@ class Ledger:
             self._report(None, now - live.since_s)
             return
         task = self._leave(now, live)
-        if live.hints.finishes_stage and live.stage not in task.live:
+        hints = live.arrival.hints
+        if hints.finishes_stage and live.stage not in task.live:
             self._end_stage(now, task, live.stage)
-        if live.task in self._tasks and live.hints.finishes_task and not task.live:
+        if live.task in self._tasks and hints.finishes_task and not task.live:
             self._finish(now, task)
 
     def aborted(self, now: float, rid: Id) -> None:
@@ -265,9 +266,8 @@ class Ledger:
         self.agents.left(live.agent)
         if live.single:
             self._workflows[composite_id("single", live.agent)].tasks -= 1
-            head = self.agents.head_of(live.arrival.namespace, live.arrival.prompt)
-            if head is not None and self._first.get(head) == rid:
-                del self._first[head]
+            if live.head is not None and self._first.get(live.head) == rid:
+                del self._first[live.head]
         return live
 
     def _leave(self, now: float, live: _Live) -> _Task:
@@ -341,7 +341,7 @@ class Ledger:
         if hints.agent is not None and hints.agent != agent:
             self.hint_errors["other_agent_than_in_workflow"] += 1
         agent = self.agents.named(now, arrival.namespace, agent, arrival.prompt)
-        return _Live(task.name, hints.stage, agent, hints, task.arrived_s, False, arrival)
+        return _Live(task.name, hints.stage, agent, task.arrived_s, arrival)
 
     def _task_of(self, now: float, namespace: Namespace, task: Id, graph: topas.Workflow) -> _Task:
         name = composite_id("task", *namespace, task)
@@ -434,24 +434,24 @@ class Ledger:
         hints, space = arrival.hints, arrival.namespace
         if hints.agent is not None:
             agent = self.agents.named(now, space, hints.agent, arrival.prompt)
-        else:
-            agent = self._head_agent(now, arrival)
-        return self._place_call(now, arrival, agent, now)
+            return self._place_call(now, arrival, agent, now)
+        head = self.agents.head_of(space, arrival.prompt)
+        agent = self.agents.of_head(now, space, head, arrival.prompt)
+        if head is not None:
+            self._gather(now, head, agent, arrival.rid)
+        return self._place_call(now, arrival, agent, now, head)
 
-    def _head_agent(self, now: float, arrival: Arrival) -> str:
-        """The agent of a request that names none; one that waits may turn out to share it."""
-        head = self.agents.head_of(arrival.namespace, arrival.prompt)
-        agent = self.agents.of_head(now, arrival.namespace, arrival.prompt)
-        if head is None:
-            return agent
-        first = self._first.setdefault(head, arrival.rid)
+    def _gather(self, now: float, head: Hashable, agent: str, rid: Id) -> None:
+        """The first request with a head, if it still waits, moves to the agent of that head."""
+        first = self._first.setdefault(head, rid)
         live = self._live.get(first)
         if live is not None and live.agent != agent and not live.running:
-            self.aborted(now, first)  # it moves
-            self._place(now, self._place_call(now, live.arrival, agent, live.since_s))
-        return agent
+            self.aborted(now, first)
+            self._place(now, self._place_call(now, live.arrival, agent, live.since_s, head))
 
-    def _place_call(self, now: float, arrival: Arrival, agent: str, since: float) -> _Live:
+    def _place_call(
+        self, now: float, arrival: Arrival, agent: str, since: float, head: Hashable | None = None
+    ) -> _Live:
         hints = arrival.hints
         workflow = composite_id("single", agent)
         if workflow not in self._workflows:
@@ -467,7 +467,7 @@ class Ledger:
         task = composite_id("single", arrival.rid)
         self._core.task_arrived(now, task, workflow, since)
         self._workflows[workflow].tasks += 1
-        return _Live(task, "call", agent, hints, started, True, arrival)
+        return _Live(task, "call", agent, started, arrival, single=True, head=head)
 
 
 def _open_ancestors(task: _Task, before: Mapping[Id, Sequence[Id]], stage: Id) -> list[Id]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,8 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = ["Counts", "Prometheus"]
-
-logger = logging.getLogger(__name__)
 
 _MOST_WORKFLOWS = 100  # that have a label of their own
 _OTHERS = "(other)"

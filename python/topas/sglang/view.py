@@ -160,19 +160,17 @@ class View:
 
     def running(self, running_batch: Any) -> list[Any]:
         """The requests that run, the one that is computed in chunks among them."""
-        chunked = self.scheduler.chunked_req
-        return list(running_batch.reqs) if chunked is None else [*running_batch.reqs, chunked]
+        return [*running_batch.reqs, *([] if self.chunked is None else [self.chunked])]
 
     def everyone(self, running_batch: Any) -> list[Any]:
         """All requests that the scheduler has, wherever they are; some twice."""
         scheduler = self.scheduler
         found = [*scheduler.waiting_queue, *scheduler.grammar_manager.grammar_queue]
-        for batch in (running_batch, scheduler.running_batch, scheduler.last_batch):
+        found += self.running(running_batch)
+        for batch in (scheduler.running_batch, scheduler.last_batch):
             found.extend(batch.reqs if batch is not None else ())
         for entry in getattr(scheduler, "result_queue", None) or ():
             found.extend(entry[0].reqs)
-        if scheduler.chunked_req is not None:
-            found.append(scheduler.chunked_req)
         return found
 
     # -- requests
