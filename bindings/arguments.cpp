@@ -31,15 +31,26 @@ bool read_integer(py::handle value, std::int64_t& out) {
   return PyErr_Occurred() == nullptr;
 }
 
-RedoModel to_redo_model(py::handle value) {
-  const std::pair<const char*, RedoModel> known[] = {
-      {"decode", RedoModel::decode}, {"prefill", RedoModel::prefill}, {"kept", RedoModel::kept}};
-  for (const auto& [name, model] : known) {
-    if (py::isinstance<py::str>(value) && value.equal(py::str(name))) {
-      return model;
+/// One of the values that go by a name.
+template <class Value, std::size_t count>
+Value to_choice(py::handle value, const std::string& field, const std::pair<const char*, Value> (&known)[count]) {
+  std::string names;
+  for (std::size_t at = 0; at < count; ++at) {
+    if (py::isinstance<py::str>(value) && value.equal(py::str(known[at].first))) {
+      return known[at].second;
     }
+    names += (at == 0 ? "'" : at + 1 < count ? ", '" : " or '") + std::string(known[at].first) + "'";
   }
-  refuse<ConfigError>(value, "redo_model", "'decode', 'prefill' or 'kept'");
+  refuse<ConfigError>(value, field, names.c_str());
+}
+
+RedoModel to_redo_model(py::handle value) {
+  return to_choice<RedoModel>(
+      value, "redo_model", {{"decode", RedoModel::decode}, {"prefill", RedoModel::prefill}, {"kept", RedoModel::kept}});
+}
+
+MoveModel to_move_model(py::handle value) {
+  return to_choice<MoveModel>(value, "move_model", {{"tasks", MoveModel::tasks}, {"once", MoveModel::once}});
 }
 
 std::uint64_t to_seed(py::handle value) {
@@ -160,6 +171,7 @@ Config to_config(py::handle config) {
   out.prefill_fixed_s = real("prefill_fixed_s");
   out.prefill_s_per_token = real("prefill_s_per_token");
   out.enumerate_max_agents = integer("enumerate_max_agents");
+  out.max_evaluations = integer("max_evaluations");
   out.action_cap = integer("action_cap");
   out.max_running_requests = integer("max_running_requests");
   out.reuse_weight = real("reuse_weight");
@@ -174,6 +186,9 @@ Config to_config(py::handle config) {
   out.age_credit = flag("age_credit");
   out.redo_weight = real("redo_weight");
   out.redo_model = to_redo_model(config.attr("redo_model"));
+  out.move_model = to_move_model(config.attr("move_model"));
+  out.move_weight = real("move_weight");
+  out.work_conserving = flag("work_conserving");
   out.validate();
   return out;
 }

@@ -48,9 +48,9 @@ Fields decision_to_dict(const Decision& decision) {
 }
 
 using CreditState = std::tuple<Id, double, double>;
-using DecisionState =
-    std::tuple<double, std::uint64_t, std::vector<Id>, std::vector<Id>, std::vector<Id>, std::vector<Id>,
-               std::vector<Id>, std::vector<CreditState>, std::vector<Id>, std::array<double, 5>, std::uint64_t>;
+using DecisionState = std::tuple<double, std::uint64_t, std::vector<Id>, std::vector<Id>, std::vector<Id>,
+                                 std::vector<Id>, std::vector<Id>, std::vector<CreditState>, std::vector<Id>,
+                                 std::array<double, 5>, std::uint64_t, std::uint64_t>;
 
 DecisionState get_state(const Decision& decision) {
   std::vector<CreditState> credits;
@@ -58,12 +58,18 @@ DecisionState get_state(const Decision& decision) {
     credits.emplace_back(credit.request, credit.value, credit.age_factor);
   }
   const Terms& terms = decision.terms;
-  return {decision.now,           decision.state_version,
-          decision.resident,      decision.admit,
-          decision.preempt,       decision.load,
-          decision.drop,          std::move(credits),
-          decision.unschedulable, {terms.admit, terms.reuse, terms.move, terms.redo, terms.revoke},
-          decision.evaluated_sets};
+  return {decision.now,
+          decision.state_version,
+          decision.resident,
+          decision.admit,
+          decision.preempt,
+          decision.load,
+          decision.drop,
+          std::move(credits),
+          decision.unschedulable,
+          {terms.admit, terms.reuse, terms.move, terms.redo, terms.revoke},
+          decision.evaluated_sets,
+          decision.pruned_sets};
 }
 
 Decision set_state(const DecisionState& state) {
@@ -71,7 +77,7 @@ Decision set_state(const DecisionState& state) {
   std::vector<CreditState> credits;
   std::array<double, 5> terms{};
   std::tie(out.now, out.state_version, out.resident, out.admit, out.preempt, out.load, out.drop, credits,
-           out.unschedulable, terms, out.evaluated_sets) = state;
+           out.unschedulable, terms, out.evaluated_sets, out.pruned_sets) = state;
   for (const auto& [request, value, age_factor] : credits) {
     out.credits.push_back({request, value, age_factor});
   }
@@ -106,6 +112,8 @@ void register_decision_class(py::module_& module) {
                     "Waiting requests that can never fit: prefix + reservation exceed the capacity. Ascending.")
       .def_readonly("terms", &Decision::terms, "The score term by term.")
       .def_readonly("evaluated_sets", &Decision::evaluated_sets, "Prefix sets that GreedyPack was run on.")
+      .def_readonly("pruned_sets", &Decision::pruned_sets,
+                    "Feasible prefix sets left out: they could not be chosen, or max_evaluations was reached.")
       .def_property_readonly("score", &Decision::score, "J, seconds.")
       .def_property_readonly("credits", &credits_to_dict, "Credit of each admitted request, seconds.")
       .def("to_dict", &decision_to_dict,

@@ -37,6 +37,7 @@ void Config::validate() const {
   check(prefill_fixed_s, "prefill_fixed_s", true);
   check(prefill_s_per_token, "prefill_s_per_token", true);
   check(enumerate_max_agents, "enumerate_max_agents", 0, kEnumerateLimit);
+  check(max_evaluations, "max_evaluations", 0, kCountLimit);
   check(action_cap, "action_cap", 0, kCountLimit);
   check(max_running_requests, "max_running_requests", 0, kCountLimit);
   check(reuse_weight, "reuse_weight", true);
@@ -47,6 +48,7 @@ void Config::validate() const {
   check(exact_limit, "exact_limit", 1, kOutcomesLimit);
   check(samples, "samples", 0, kOutcomesLimit);
   check(redo_weight, "redo_weight", true);
+  check(move_weight, "move_weight", true);
   if (!std::isfinite(kv_bytes_per_token / swap_bytes_per_s)) {
     throw ConfigError(detail::text("swap_bytes_per_s: too small beside kv_bytes_per_token, got ", swap_bytes_per_s));
   }

@@ -28,6 +28,7 @@ GreedyPack::GreedyPack(const Instance& instance)
       represented_(instance.tasks.size(), 0),
       off_stream_(instance.waiting.size(), 0) {
   rank_waiting();
+  bound_gains();
 }
 
 void GreedyPack::rank_waiting() {
@@ -70,6 +71,43 @@ void GreedyPack::rank_agent(std::uint32_t agent) {
   }
   ranked_of_.push_back({begin, end});
   unranked_of_.push_back({first_unranked, static_cast<std::uint32_t>(unranked_.size())});
+}
+
+/// Without siblings the marginal is the same in every set. With them it is at most what the request takes off its
+/// stage, and what all of them take off the path.
+void GreedyPack::bound_gains() {
+  most_gain_.resize(instance_.waiting.size());
+  for (const Ranked& ranked : ranked_) {
+    most_gain_[ranked.option.request] = std::max(ranked.option.gain, 0.0);
+  }
+  for (std::uint32_t task = 0; task < instance_.tasks.size(); ++task) {
+    if (!has_siblings(task)) {
+      continue;
+    }
+    const TaskView& view = instance_.tasks[task];
+    const double together = most_gain_of(task);
+    for (auto at = view.waiting.begin; at < view.waiting.end; ++at) {
+      const std::uint32_t request = instance_.waiting_of_tasks[at];
+      const double alone = view.age_factor * view.model->expected_service_s(instance_.waiting[request].bit);
+      most_gain_[request] = std::min(alone, together);
+    }
+  }
+}
+
+double GreedyPack::most_gain_of(std::uint32_t task) {
+  const TaskView& view = instance_.tasks[task];
+  const auto set = completions(view);
+  std::fill(set.begin(), set.end(), 0);
+  const double before = path_of(view);
+  for (auto at = view.waiting.begin; at < view.waiting.end; ++at) {
+    set_bit(set, instance_.waiting[instance_.waiting_of_tasks[at]].bit, true);
+  }
+  for (auto at = view.running.begin; instance_.config->count_running && at < view.running.end; ++at) {
+    set_bit(set, instance_.running[instance_.running_of_tasks[at]].bit, true);
+  }
+  const double after = path_of(view);
+  std::fill(set.begin(), set.end(), 0);
+  return std::max(view.age_factor * (before - after), 0.0);
 }
 
 Allocation GreedyPack::pack(std::span<const std::uint32_t> members) {
@@ -357,6 +395,75 @@ void GreedyPack::choose_emission(Allocation& out) const {
   out.score = best->terms.score();
   out.admitted = best->admitted;
   out.terms = best->terms;
+}
+
+void GreedyPack::fill(std::vector<std::uint32_t>& members, Allocation& allocation) {
+  while (const auto agent = most_wanted()) {
+    join(*agent);
+    members.insert(std::upper_bound(members.begin(), members.end(), *agent), *agent);
+    for (auto choice = best_option(); choice.found; choice = best_option()) {
+      admit(choice);
+    }
+  }
+  score_.start(members, inside_);
+  for (const Admission& admission : admissions_) {
+    score_.admit(instance_.waiting[admission.request], admission.gain);
+  }
+  allocation.admitted = static_cast<std::uint32_t>(admissions_.size());
+  allocation.terms = score_.terms();
+  allocation.score = allocation.terms.score();
+}
+
+/// The agent to take in: of those outside without preempted requests that have one that fits, with its prefix, the one
+/// in the greatest demand; ties: more waiting requests, then the smaller id.
+std::optional<std::uint32_t> GreedyPack::most_wanted() {
+  if (slots_ < 1) {
+    return std::nullopt;
+  }
+  candidates_.clear();
+  double greatest = -std::numeric_limits<double>::infinity();
+  for (std::uint32_t at = 0; at < instance_.agents.size(); ++at) {
+    const AgentView& agent = instance_.agents[at];
+    const bool fits = inside_[at] == 0 && agent.running.size() == 0 && agent.waiting.size() > 0 &&
+                      agent.prefix_tokens + agent.least_waiting_kv <= room_;
+    if (fits) {
+      candidates_.push_back({at, demand(at)});
+      greatest = std::max(greatest, candidates_.back().demand);
+    }
+  }
+  std::erase_if(candidates_, [greatest](const Wanted& wanted) { return !tie(wanted.demand, greatest); });
+  if (candidates_.empty()) {
+    return std::nullopt;
+  }
+  const auto fewer = [this](const Wanted& a, const Wanted& b) {
+    return instance_.agents[a.agent].waiting.size() < instance_.agents[b.agent].waiting.size();
+  };
+  return std::max_element(candidates_.begin(), candidates_.end(), fewer)->agent;
+}
+
+/// What the waiting requests of an agent that fit now, each alone, would gain.
+double GreedyPack::demand(std::uint32_t agent) {
+  const AgentView& view = instance_.agents[agent];
+  double sum = 0.0;
+  for (auto request = view.waiting.begin; request < view.waiting.end; ++request) {
+    if (view.prefix_tokens + instance_.waiting[request].kv_tokens <= room_) {
+      sum += option_of(request).gain;
+    }
+  }
+  return sum;
+}
+
+/// Takes an agent into the set being packed.
+void GreedyPack::join(std::uint32_t agent) {
+  const AgentView& view = instance_.agents[agent];
+  inside_[agent] = 1;
+  room_ -= view.prefix_tokens;
+  first_room_ -= view.prefix_tokens;
+  for (auto request = view.waiting.begin; request < view.waiting.end; ++request) {
+    off_stream_[request] = 1;
+    off_streamed_.push_back(request);
+    loose_.push_back(option_of(request));
+  }
 }
 
 double GreedyPack::gain_after(std::uint32_t request, std::uint32_t admitted) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -34,6 +35,21 @@ class GreedyPack {
 
   /// `members`: ascending indexes of active agents.
   [[nodiscard]] Allocation pack(std::span<const std::uint32_t> members);
+
+  /// Makes the last pack() use all room: admits what fits, then takes in agents from outside, those first whose waiting
+  /// requests gain the most, until nothing fits (SPEC section 6, work_conserving). `members` and `allocation`: of that
+  /// pack().
+  void fill(std::vector<std::uint32_t>& members, Allocation& allocation);
+
+  /// At least what a waiting request gains, whatever else is admitted or kept; g * seconds.
+  [[nodiscard]] double most_gain(std::uint32_t request) const noexcept { return most_gain_[request]; }
+  /// The same for all waiting requests of a task together.
+  [[nodiscard]] double most_gain_of(std::uint32_t task);
+  /// Whether what a request of the task gains depends on other requests.
+  [[nodiscard]] bool has_siblings(std::uint32_t task) const noexcept {
+    const TaskView& view = instance_.tasks[task];
+    return view.waiting.size() > 1 || (instance_.config->count_running && view.running.size() > 0);
+  }
 
   /// Every admission tried by the last pack(), in order; its allocation is the first `admitted` of them.
   [[nodiscard]] std::span<const Admission> admissions() const noexcept { return admissions_; }
@@ -75,8 +91,15 @@ class GreedyPack {
     bool found = false;
   };
 
+  /// An agent that could be taken in.
+  struct Wanted {
+    std::uint32_t agent = 0;
+    double demand = 0.0;
+  };
+
   void rank_waiting();
   void rank_agent(std::uint32_t agent);
+  void bound_gains();
   [[nodiscard]] bool start(std::span<const std::uint32_t> members, Allocation& out);
   [[nodiscard]] bool cover(std::span<const std::uint32_t> members);
   void clear_tasks();
@@ -98,6 +121,9 @@ class GreedyPack {
     return {completions_.data() + task.first_word, task.words};
   }
   void choose_emission(Allocation& out) const;
+  [[nodiscard]] std::optional<std::uint32_t> most_wanted();
+  [[nodiscard]] double demand(std::uint32_t agent);
+  void join(std::uint32_t agent);
 
   const Instance& instance_;
   Score score_;
@@ -108,6 +134,7 @@ class GreedyPack {
   std::vector<Range> ranked_of_;         // of each agent
   std::vector<std::uint32_t> unranked_;  // waiting requests whose marginal depends on what is kept
   std::vector<Range> unranked_of_;       // of each agent
+  std::vector<double> most_gain_;        // of each waiting request
 
   // Of the set being packed.
   std::vector<std::uint8_t> inside_;     // of each agent: in the set
@@ -125,6 +152,7 @@ class GreedyPack {
   std::vector<Option> loose_;                // options whose marginal is their own
   std::vector<Admission> admissions_;
   std::vector<Emission> emissions_;
+  std::vector<Wanted> candidates_;  // scratch of most_wanted()
 };
 
 }  // namespace topas::detail

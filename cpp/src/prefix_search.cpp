@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "tie.hpp"
@@ -52,8 +53,16 @@ const PrefixSet& Shortlist::choose() const {
   return std::min_element(entries_.begin(), entries_.end(), precedes)->members;
 }
 
+double Shortlist::bar() const noexcept { return only_empty_ ? kInfeasible : highest_; }
+
 PrefixSearch::PrefixSearch(const Instance& instance, GreedyPack& pack, Visitor visit)
-    : instance_(instance), pack_(pack), visit_(std::move(visit)) {}
+    : instance_(instance), pack_(pack), bound_(instance, pack), visit_(std::move(visit)) {
+  for (std::uint32_t agent = 0; agent < instance_.agents.size(); ++agent) {
+    if (instance_.agents[agent].resident) {
+      start_.push_back(agent);
+    }
+  }
+}
 
 std::optional<PrefixSet> PrefixSearch::run() {
   if (std::cmp_less_equal(instance_.agents.size(), instance_.config->enumerate_max_agents)) {
@@ -64,7 +73,7 @@ std::optional<PrefixSet> PrefixSearch::run() {
   return shortlist_.empty() ? std::nullopt : std::optional(shortlist_.choose());
 }
 
-/// Phi of a set: the best score emitted for it, -infinity when it is infeasible.
+/// Phi of a feasible set: the best score emitted for it.
 double PrefixSearch::evaluate(std::span<const std::uint32_t> members) {
   ++evaluated_;
   const Allocation allocation = pack_.pack(members);
@@ -75,63 +84,154 @@ double PrefixSearch::evaluate(std::span<const std::uint32_t> members) {
   return allocation.feasible ? allocation.score : kInfeasible;
 }
 
-void PrefixSearch::enumerate() {
-  const auto count = static_cast<std::uint32_t>(instance_.agents.size());
-  for (std::uint64_t subset = 0; subset < (std::uint64_t{1} << count); ++subset) {
-    trial_.clear();
-    for (std::uint32_t agent = 0; agent < count; ++agent) {
-      if (((subset >> agent) & 1U) != 0) {
-        trial_.push_back(agent);
-      }
-    }
-    evaluate(trial_);
+/// Evaluates a set if it may be chosen.
+void PrefixSearch::consider(std::span<const std::uint32_t> members, const Sums& sums) {
+  if (!bound_.feasible(sums)) {
+    return;
   }
+  if (is_spent() || is_needless(bound_.upper(sums), shortlist_.bar())) {
+    ++pruned_;
+    return;
+  }
+  evaluate(members);
+}
+
+bool PrefixSearch::is_needless(double upper, double bar) const { return !visit_ && upper < bar; }
+
+/// Whether the budget is used up; the first feasible set is evaluated in any case.
+bool PrefixSearch::is_spent() const {
+  const auto budget = static_cast<std::uint64_t>(instance_.config->max_evaluations);
+  return !visit_ && budget > 0 && evaluated_ >= budget && !shortlist_.empty();
+}
+
+PrefixSearch::Sums PrefixSearch::sums_of(std::span<const std::uint32_t> members) const {
+  Sums sums;
+  for (const auto member : members) {
+    sums += bound_.of(member);
+  }
+  return sums;
+}
+
+/// Every subset; the present one first, since a good one leaves little to do.
+void PrefixSearch::enumerate() {
+  consider(start_, sums_of(start_));
+  trial_.clear();
+  enumerate(0, {});
+}
+
+/// The subsets that agree with trial_ on the agents before `agent`.
+void PrefixSearch::enumerate(std::uint32_t agent, const Sums& sums) {
+  if (bound_.overflows(sums)) {
+    return;
+  }
+  if (agent == instance_.agents.size()) {
+    if (trial_ != start_) {
+      consider(trial_, sums);
+    }
+    return;
+  }
+  enumerate(agent + 1, sums);
+  Sums larger = sums;
+  larger += bound_.of(agent);
+  trial_.push_back(agent);
+  enumerate(agent + 1, larger);
+  trial_.pop_back();
 }
 
 void PrefixSearch::search_greedily() {
-  PrefixSet start;
-  for (std::uint32_t agent = 0; agent < instance_.agents.size(); ++agent) {
-    if (instance_.agents[agent].resident) {
-      start.push_back(agent);
-    }
-  }
-  Climbed reached = climb(start);
+  Climbed reached = climb(start_);
   if (reached.value == kInfeasible) {
     reached = climb({});
   }
-  repair(start);
-  if (reached.set != start) {
+  repair(start_);
+  if (reached.set != start_) {
     repair(reached.set);
   }
 }
 
 /// Single additions while one improves; at the first stall the best pair, once, and single additions again.
 PrefixSearch::Climbed PrefixSearch::climb(const PrefixSet& start) {
-  Climbed at{start, evaluate(start)};
-  while (add_best(at, singles(at.set))) {
+  Climbed at{start, sums_of(start), kInfeasible};
+  if (bound_.feasible(at.sums) && !is_spent()) {
+    at.value = evaluate(start);
   }
-  if (add_best(at, pairs(at.set))) {
-    while (add_best(at, singles(at.set))) {
-    }
+  const auto climb_singly = [this, &at] {
+    do {
+      list_singles(at);
+    } while (add_best(at));
+  };
+  climb_singly();
+  list_pairs(at);
+  if (add_best(at)) {
+    climb_singly();
   }
   return at;
 }
 
-/// Makes the addition of highest Phi, the first of those that tie, if it improves.
-bool PrefixSearch::add_best(Climbed& from, std::span<const Addition> additions) {
-  std::vector<double> values;
-  values.reserve(additions.size());
-  for (const Addition& addition : additions) {
-    extend(from.set, addition);
-    values.push_back(evaluate(trial_));
+void PrefixSearch::list_singles(const Climbed& from) {
+  additions_.clear();
+  list_outside(from.set);
+  for (const auto agent : outside_) {
+    list(from, {agent, agent});
   }
-  const auto highest = std::max_element(values.begin(), values.end());
-  if (highest == values.end() || !beats(*highest, from.value)) {
+}
+
+void PrefixSearch::list_pairs(const Climbed& from) {
+  additions_.clear();
+  list_outside(from.set);
+  for (std::size_t first = 0; first < outside_.size(); ++first) {
+    for (std::size_t second = first + 1; second < outside_.size(); ++second) {
+      list(from, {outside_[first], outside_[second]});
+    }
+  }
+}
+
+/// Lists an addition that is feasible and may improve the set or be chosen.
+void PrefixSearch::list(const Climbed& from, const Addition& addition) {
+  const Sums sums = extended(from.sums, addition);
+  if (!bound_.feasible(sums)) {
+    return;
+  }
+  const double upper = bound_.upper(sums);
+  if (is_needless(upper, std::min(from.value, shortlist_.bar()))) {
+    ++pruned_;
+    return;
+  }
+  additions_.push_back({addition.first, addition.second, upper, kInfeasible});
+}
+
+/// Makes the listed addition of highest Phi, the first of those that tie, if it improves. Those of the highest bounds
+/// are tried first; what is bounded below the best so far need not be.
+bool PrefixSearch::add_best(Climbed& from) {
+  std::sort(additions_.begin(), additions_.end(), [](const Addition& a, const Addition& b) {
+    return std::tuple(-a.upper, a.first, a.second) < std::tuple(-b.upper, b.first, b.second);
+  });
+  double highest = kInfeasible;
+  for (auto at = additions_.begin(); at != additions_.end(); ++at) {
+    const double bar = std::min(std::max(from.value, highest), shortlist_.bar());
+    if (is_spent() || is_needless(at->upper, bar)) {
+      pruned_ += static_cast<std::uint64_t>(additions_.end() - at);
+      additions_.erase(at, additions_.end());
+      break;
+    }
+    extend(from.set, *at);
+    at->value = evaluate(trial_);
+    highest = std::max(highest, at->value);
+  }
+  if (!beats(highest, from.value)) {
     return false;
   }
-  const auto chosen = std::find_if(values.begin(), values.end(), [&](double value) { return tie(value, *highest); });
-  from.value = *chosen;
-  extend(from.set, additions[static_cast<std::size_t>(chosen - values.begin())]);
+  const Addition* chosen = nullptr;
+  for (const Addition& addition : additions_) {
+    const bool first =
+        chosen == nullptr || std::tie(addition.first, addition.second) < std::tie(chosen->first, chosen->second);
+    if (tie(addition.value, highest) && first) {
+      chosen = &addition;
+    }
+  }
+  from.value = chosen->value;
+  from.sums = extended(from.sums, *chosen);
+  extend(from.set, *chosen);
   from.set = trial_;
   return true;
 }
@@ -145,47 +245,48 @@ void PrefixSearch::extend(const PrefixSet& set, const Addition& addition) {
   }
 }
 
-std::vector<PrefixSearch::Addition> PrefixSearch::singles(const PrefixSet& set) const {
-  std::vector<Addition> out;
-  for (const auto agent : outside(set)) {
-    out.push_back({agent, agent});
+PrefixSearch::Sums PrefixSearch::extended(const Sums& sums, const Addition& addition) const {
+  Sums out = sums;
+  out += bound_.of(addition.first);
+  if (addition.second != addition.first) {
+    out += bound_.of(addition.second);
   }
   return out;
 }
 
-std::vector<PrefixSearch::Addition> PrefixSearch::pairs(const PrefixSet& set) const {
-  std::vector<Addition> out;
-  const PrefixSet candidates = outside(set);
-  for (std::size_t first = 0; first < candidates.size(); ++first) {
-    for (std::size_t second = first + 1; second < candidates.size(); ++second) {
-      out.push_back({candidates[first], candidates[second]});
-    }
-  }
-  return out;
-}
-
-PrefixSet PrefixSearch::outside(const PrefixSet& set) const {
-  PrefixSet out;
+/// The agents that are not in the set, in outside_.
+void PrefixSearch::list_outside(const PrefixSet& set) {
+  outside_.clear();
+  auto member = set.begin();
   for (std::uint32_t agent = 0; agent < instance_.agents.size(); ++agent) {
-    if (!std::binary_search(set.begin(), set.end(), agent)) {
-      out.push_back(agent);
+    if (member != set.end() && *member == agent) {
+      ++member;
+    } else {
+      outside_.push_back(agent);
     }
   }
-  return out;
 }
 
 /// Single drops and single swaps.
 void PrefixSearch::repair(const PrefixSet& set) {
-  const PrefixSet candidates = outside(set);
+  list_outside(set);
+  const Sums all = sums_of(set);
   PrefixSet rest;
   for (const auto agent : set) {
     rest.clear();
     std::copy_if(set.begin(), set.end(), std::back_inserter(rest), [agent](auto other) { return other != agent; });
-    evaluate(rest);
-    for (const auto other : candidates) {
+    Sums sums = all;
+    sums -= bound_.of(agent);
+    consider(rest, sums);
+    for (const auto other : outside_) {
+      Sums swapped = sums;
+      swapped += bound_.of(other);
+      if (!bound_.feasible(swapped)) {
+        continue;
+      }
       trial_ = rest;
       insert(trial_, other);
-      evaluate(trial_);
+      consider(trial_, swapped);
     }
   }
 }

@@ -24,8 +24,12 @@ void Score::start(std::span<const std::uint32_t> members, const std::vector<std:
       terms_.revoke += instance_.agents[at].revoke;
     }
   }
-  const std::int64_t moved = incoming + (instance_.resident_tokens - staying);
-  transfer_s_ = instance_.seconds_per_token_moved() * static_cast<double>(moved);
+  const bool once = instance_.config->move_model == MoveModel::once;
+  // By `once` an idle prefix leaves for nothing, and one that is still wanted must be loaded again, whoever waits now.
+  const std::int64_t leaving = instance_.resident_tokens - (once ? instance_.idle_resident_tokens : 0) - staying;
+  const double each = instance_.config->move_weight * instance_.seconds_per_token_moved();
+  transfer_s_ = each * static_cast<double>(incoming + leaving);
+  terms_.move = once ? each * static_cast<double>(leaving) : 0.0;
 }
 
 void Score::admit(const RequestView& request, double gain) {
@@ -34,7 +38,8 @@ void Score::admit(const RequestView& request, double gain) {
     task_waits_[request.task] = 1;
     tasks_marked_.push_back(request.task);
     ++waiting_tasks_;
-    terms_.move = static_cast<double>(waiting_tasks_) * transfer_s_;
+    const std::int64_t payers = instance_.config->move_model == MoveModel::once ? 1 : waiting_tasks_;
+    terms_.move = static_cast<double>(payers) * transfer_s_;
   }
 }
 

@@ -1,6 +1,7 @@
 #include "solve.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -90,15 +91,29 @@ Decision write_standstill(const Instance& instance) {
   return out;
 }
 
-/// Packs the chosen set once more and writes it down.
+/// A set with its allocation.
+struct Packed {
+  PrefixSet members;
+  Allocation allocation;
+};
+
+/// The chosen set once more; what the settings say is filled up.
+Packed pack_chosen(const Instance& instance, GreedyPack& pack, const PrefixSet& chosen) {
+  Packed out{chosen, pack.pack(chosen)};
+  if (instance.config->work_conserving) {
+    pack.fill(out.members, out.allocation);
+  }
+  return out;
+}
+
 Decision write_decision(const Instance& instance, GreedyPack& pack, const PrefixSet& chosen) {
   Decision out;
-  const Allocation allocation = pack.pack(chosen);
-  out.resident = ids_of_agents(instance, chosen);
+  const auto [members, allocation] = pack_chosen(instance, pack, chosen);
+  out.resident = ids_of_agents(instance, members);
   out.admit = admitted_ids(instance, pack, allocation);
-  out.preempt = preempted_ids(instance, chosen);
+  out.preempt = preempted_ids(instance, members);
   out.terms = allocation.terms;
-  set_moves(instance, chosen, out);
+  set_moves(instance, members, out);
   set_credits(instance, pack, allocation, out);
   out.unschedulable = unschedulable_ids(instance);
   return out;
@@ -173,7 +188,7 @@ std::vector<LeftWaiting> all_left_waiting(const Instance& instance) {
 
 std::vector<LeftWaiting> left_waiting(const Instance& instance, GreedyPack& pack, const PrefixSet& chosen,
                                       const std::vector<CandidateState>& candidates) {
-  const Allocation allocation = pack.pack(chosen);
+  const auto [members, allocation] = pack_chosen(instance, pack, chosen);
   std::vector<bool> admitted(instance.waiting.size(), false);
   for (const auto& admission : pack.admissions().first(allocation.admitted)) {
     admitted[admission.request] = true;
@@ -187,8 +202,8 @@ std::vector<LeftWaiting> left_waiting(const Instance& instance, GreedyPack& pack
     }
     const RequestView& request = instance.waiting[at];
     const AgentView& agent = instance.agents[request.agent];
-    LeftWaiting entry{*request.id, *agent.id, reason_for(instance, request, chosen, room, slots)};
-    const bool inside = std::binary_search(chosen.begin(), chosen.end(), request.agent);
+    LeftWaiting entry{*request.id, *agent.id, reason_for(instance, request, members, room, slots)};
+    const bool inside = std::binary_search(members.begin(), members.end(), request.agent);
     entry.needs_tokens = request.kv_tokens + (inside ? 0 : agent.prefix_tokens);
     entry.free_tokens = room;
     entry.gain = pack.gain_after(at, allocation.admitted);
@@ -201,35 +216,46 @@ std::vector<LeftWaiting> left_waiting(const Instance& instance, GreedyPack& pack
 
 }  // namespace
 
-Decision solve(const Instance& instance) {
+namespace {
+
+struct Solved {
+  Decision decision;
+  std::optional<PrefixSet> chosen;
+};
+
+Solved search_and_write(const Instance& instance) {
   GreedyPack pack(instance);
   PrefixSearch search(instance, pack);
   const auto chosen = search.run();
-  Decision out = chosen ? write_decision(instance, pack, *chosen) : write_standstill(instance);
-  out.evaluated_sets = search.evaluated();
+  Solved out{chosen ? write_decision(instance, pack, *chosen) : write_standstill(instance), chosen};
+  out.decision.evaluated_sets = search.evaluated();
+  out.decision.pruned_sets = search.pruned();
   return out;
 }
 
+}  // namespace
+
+Decision solve(const Instance& instance) { return search_and_write(instance).decision; }
+
 Explanation solve_and_explain(const Instance& instance, std::size_t top) {
+  Explanation out;
+  auto [decision, chosen] = search_and_write(instance);
+  out.decision = std::move(decision);
+  if (!chosen) {
+    out.left_waiting = all_left_waiting(instance);
+    return out;
+  }
   GreedyPack pack(instance);
   Candidates candidates;
   PrefixSearch search(instance, pack, [&candidates](auto members, const Allocation& allocation) {
     candidates.add(members, allocation);
   });
-  const auto chosen = search.run();
-  Explanation out;
-  if (!chosen) {
-    out.decision = write_standstill(instance);
-    out.decision.evaluated_sets = search.evaluated();
-    out.left_waiting = all_left_waiting(instance);
-    return out;
-  }
+  std::ignore = search.run();
+  candidates.add(*chosen, pack.pack(*chosen));  // with a budget the search has gone another way
   candidates.sort(*chosen);
   for (const auto& entry : candidates.entries) {
     out.candidates.push_back(write_candidate(instance, pack, entry.members));
   }
-  out.decision = write_decision(instance, pack, *chosen);
-  out.decision.evaluated_sets = search.evaluated();
   out.left_waiting = left_waiting(instance, pack, *chosen, out.candidates);
   out.candidates.resize(std::min(top, out.candidates.size()));
   return out;

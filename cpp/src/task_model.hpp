@@ -46,6 +46,10 @@ class TaskModel {
 
   /// The stages whose residuals the model knows.
   [[nodiscard]] std::span<const std::uint32_t> stages() const noexcept { return stages_; }
+  /// d of a request: no completion of it shortens the path by more.
+  [[nodiscard]] double expected_service_s(std::uint32_t request) const noexcept {
+    return requests_[request].expected_service_s;
+  }
   [[nodiscard]] std::size_t words() const noexcept { return (requests_.size() + 63) / 64; }
 
  private:

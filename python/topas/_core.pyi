@@ -106,11 +106,11 @@ class Decision:
     __hash__: typing.ClassVar[None] = None
     def __eq__(self, arg0: typing.Any) -> bool:
         ...
-    def __getstate__(self) -> tuple[float, int, list[int | str], list[int | str], list[int | str], list[int | str], list[int | str], list[tuple[int | str, float, float]], list[int | str], typing.Annotated[list[float], "FixedSize(5)"], int]:
+    def __getstate__(self) -> tuple[float, int, list[int | str], list[int | str], list[int | str], list[int | str], list[int | str], list[tuple[int | str, float, float]], list[int | str], typing.Annotated[list[float], "FixedSize(5)"], int, int]:
         ...
     def __repr__(self) -> str:
         ...
-    def __setstate__(self, arg0: tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[int | str], collections.abc.Sequence[int | str], collections.abc.Sequence[int | str], collections.abc.Sequence[int | str], collections.abc.Sequence[int | str], collections.abc.Sequence[tuple[int | str, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]], collections.abc.Sequence[int | str], typing.Annotated[collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], "FixedSize(5)"], typing.SupportsInt | typing.SupportsIndex]) -> None:
+    def __setstate__(self, arg0: tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[int | str], collections.abc.Sequence[int | str], collections.abc.Sequence[int | str], collections.abc.Sequence[int | str], collections.abc.Sequence[int | str], collections.abc.Sequence[tuple[int | str, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]], collections.abc.Sequence[int | str], typing.Annotated[collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], "FixedSize(5)"], typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]) -> None:
         ...
     def to_dict(self) -> dict[str, typing.Any]:
         """
@@ -150,6 +150,11 @@ class Decision:
     def preempt(self) -> list[int | str]:
         """
         P: running requests to put back, ascending.
+        """
+    @property
+    def pruned_sets(self) -> int:
+        """
+        Feasible prefix sets left out: they could not be chosen, or max_evaluations was reached.
         """
     @property
     def resident(self) -> list[int | str]:

@@ -13,6 +13,7 @@ from topas.errors import ConfigError
 __all__ = ["PRESETS", "Config"]
 
 RedoModel = Literal["decode", "prefill", "kept"]
+MoveModel = Literal["tasks", "once"]
 
 #: The fields that each preset sets (SPEC section 6); all others are the user's.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -43,6 +44,9 @@ class Config:
     enumerate_max_agents : int
         M: up to so many active agents every prefix set is tried, above it the bounded greedy
         search runs (SPEC section 5). 0 means always greedy; at most 20.
+    max_evaluations : int
+        At most so many prefix sets are packed a decision, the present one first, so that the choice
+        is never worse than staying with it; counted, never timed. 0 means as many as it takes.
     action_cap : int
         K, at most so many admissions and so many preemptions a decision; 0 means no cap.
     max_running_requests : int
@@ -71,6 +75,15 @@ class Config:
         κ, weight of J_redo, at least 0.
     redo_model : {"decode", "prefill", "kept"}
         What redoing a preempted request costs (SPEC section 3).
+    move_model : {"tasks", "once"}
+        Who pays for moving prefixes: every admitted task that waits for one (the paper), or the
+        engine, once for each that comes in and for each that leaves though it is wanted, because
+        nothing else goes on while it loads (docs/specification.md, section 3).
+    move_weight : float
+        Weight of J_move, at least 0; with ``once`` the number of requests that wait meanwhile.
+    work_conserving : bool
+        What room the best state leaves is filled, also where that lowers the score (SPEC section
+        6).
 
     Raises
     ------
@@ -85,6 +98,7 @@ class Config:
     prefill_fixed_s: float = 0.0
     prefill_s_per_token: float = 0.0
     enumerate_max_agents: int = 8
+    max_evaluations: int = 0
     action_cap: int = 0
     max_running_requests: int = 0
     reuse_weight: float = 1.0
@@ -97,6 +111,9 @@ class Config:
     age_credit: bool = True
     redo_weight: float = 3.0
     redo_model: RedoModel = "decode"
+    move_model: MoveModel = "tasks"
+    move_weight: float = 1.0
+    work_conserving: bool = False
 
     def __post_init__(self) -> None:
         validate_config(self)

@@ -65,7 +65,8 @@ TEST(Explain, AccountsForEveryWaitingRequest) {
 TEST(Explain, TheChosenCandidateIsFirstAndTheOthersFollowByScore) {
   Random random(83);
   for (int round = 0; round < 100; ++round) {
-    const Config config = random_config(random);
+    Config config = random_config(random);
+    config.work_conserving = false;  // candidates are not filled
     const Explanation out = explain(random_snapshot(random, {}), config, 1000);
     if (out.candidates.empty()) {
       continue;

@@ -309,6 +309,85 @@ TEST(GreedyPack, PreemptedRequestsDoNotCount) {
   EXPECT_DOUBLE_EQ(pack(world, {kept, gone}).allocation.terms.admit, 4.0);
 }
 
+/// The allocation of a set, then filled.
+Packed pack_and_fill(World& world, Members& members) {
+  const auto& instance = world.build();
+  GreedyPack packing(instance);
+  Packed out{packing.pack(members), {}};
+  packing.fill(members, out.allocation);
+  for (const auto& admission : packing.admissions().first(out.allocation.admitted)) {
+    out.admit.push_back(*instance.waiting[admission.request].id);
+  }
+  return out;
+}
+
+TEST(Fill, TakesInTheAgentInTheGreatestDemand) {
+  World world(plain_config(100));
+  const auto runs = world.agent(10, true);
+  const auto one = world.agent(30);
+  const auto two = world.agent(30);
+  world.running(1, runs, world.task({1.0}), 10);
+  world.waiting(2, one, world.task({5.0}), 10, 5.0);
+  world.waiting(3, two, world.task({3.0}), 10, 3.0);
+  world.waiting(4, two, world.task({3.0}), 10, 3.0);
+  Members members{runs};
+  const Packed out = pack_and_fill(world, members);
+  EXPECT_EQ(members, (Members{runs, two}));
+  EXPECT_EQ(out.admit, (Ids{3, 4}));
+  EXPECT_DOUBLE_EQ(out.allocation.terms.admit, 6.0);
+  EXPECT_DOUBLE_EQ(out.allocation.terms.move, 2 * 0.3) << "30 tokens come in, two tasks wait";
+  EXPECT_DOUBLE_EQ(out.allocation.score, out.allocation.terms.score());
+}
+
+TEST(Fill, OnlyDemandThatFitsCounts) {
+  World world(plain_config(100));
+  const auto runs = world.agent(10, true);
+  const auto small = world.agent(30);
+  const auto large = world.agent(30);
+  world.running(1, runs, world.task({1.0}), 10);
+  world.waiting(2, small, world.task({5.0}), 10, 5.0);
+  world.waiting(3, large, world.task({9.0}), 51, 9.0);  // one token more than there is
+  world.waiting(4, large, world.task({3.0}), 10, 3.0);
+  Members members{runs};
+  EXPECT_EQ(pack_and_fill(world, members).admit, (Ids{2, 4})) << "then there is room for the other";
+}
+
+TEST(Fill, OfAgentsInTheSameDemandTheOneWithMoreRequestsComesIn) {
+  World world(plain_config(100));
+  const auto runs = world.agent(10, true);
+  const auto one = world.agent(50);
+  const auto two = world.agent(50);
+  world.running(1, runs, world.task({1.0}), 10);
+  world.waiting(2, one, world.task({6.0}), 10, 6.0);
+  world.waiting(3, two, world.task({3.0}), 10, 3.0);
+  world.waiting(4, two, world.task({3.0}), 10, 3.0);
+  Members members{runs};
+  EXPECT_EQ(pack_and_fill(world, members).admit, (Ids{3, 4}));
+}
+
+TEST(Fill, PreemptedRequestsStayOut) {
+  World world(plain_config(200));
+  const auto out_of_set = world.agent(10, true);
+  const auto in = world.agent(10, true);
+  world.running(1, out_of_set, world.task({1.0}), 10);
+  world.waiting(2, out_of_set, world.task({1.0}), 10, 1.0);
+  world.waiting(3, in, world.task({1.0}), 10, 1.0);
+  Members members{in};
+  EXPECT_EQ(pack_and_fill(world, members).admit, Ids{3});
+  EXPECT_EQ(members, Members{in});
+}
+
+TEST(Fill, MarginalsFollowWhatTheSetHasAdmitted) {
+  World world(plain_config(200));
+  const auto in = world.agent(10, true);
+  const auto late = world.agent(10);
+  const auto task = world.task({6.0});
+  world.waiting(1, in, task, 10, 4.0);
+  world.waiting(2, late, task, 10, 4.0);
+  Members members{in};
+  EXPECT_DOUBLE_EQ(pack_and_fill(world, members).allocation.terms.admit, 4.0 + 2.0);
+}
+
 TEST(GreedyPack, SaysWhatIsLeftAfterAnAllocation) {
   Config config = plain_config(100);
   config.action_cap = 5;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <utility>
 #include <vector>
@@ -94,7 +95,46 @@ Searched search(const detail::Instance& instance) {
   });
   out.chosen = run.run();
   out.evaluated = run.evaluated();
+  GreedyPack again(instance);
+  PrefixSearch pruned(instance, again);
+  EXPECT_EQ(pruned.run(), out.chosen) << "what is left out cannot be chosen";
+  EXPECT_LE(pruned.evaluated(), out.evaluated);
   return out;
+}
+
+/// The best score among the first sets, the present one at the head, that a search with this budget packs.
+double score_within(Config config, std::int64_t budget, std::uint64_t seed) {
+  config.max_evaluations = budget;
+  World world(config);
+  Random random(seed);
+  fill_randomly(world, random);
+  const auto& instance = world.build();
+  GreedyPack pack(instance);
+  PrefixSearch run(instance, pack);
+  const auto chosen = run.run();
+  if (budget > 0) {
+    EXPECT_LE(run.evaluated(), static_cast<std::uint64_t>(budget));
+  }
+  if (!chosen) {
+    return -std::numeric_limits<double>::infinity();
+  }
+  const detail::Allocation allocation = pack.pack(*chosen);
+  return allocation.empty() ? -1e300 : allocation.score;  // chosen only where there is no other
+}
+
+TEST(PrefixSearch, MorePackingIsNeverWorseThanThePresentSet) {
+  Random random(67);
+  int better = 0;
+  for (std::uint64_t round = 0; round < 300; ++round) {
+    Config config = random_config(random);
+    config.enumerate_max_agents = random.chance(0.5) ? 8 : 0;
+    const double present = score_within(config, 1, round);
+    const double some = score_within(config, 4, round);
+    EXPECT_GE(some, present) << "round " << round;
+    EXPECT_EQ(some, score_within(config, 4, round)) << "the same whenever it is asked";
+    better += some > present ? 1 : 0;
+  }
+  EXPECT_GT(better, 30);
 }
 
 Config greedy_config(std::int64_t capacity) {

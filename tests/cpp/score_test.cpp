@@ -83,6 +83,25 @@ TEST(Score, MovesOnceForEachTaskThatWaitsForAnIncomingPrefix) {
   EXPECT_DOUBLE_EQ(score.terms().move, 0.75) << "nothing is left of the candidate before";
 }
 
+TEST(Score, MovesOnceWhoeverWaitsWhenTheEngineDoes) {
+  Config config = plain_config(1000);
+  config.move_model = MoveModel::once;
+  config.move_weight = 4.0;
+  World world(config);
+  const auto in = world.agent(30);
+  for (const auto id : {1, 2}) {
+    world.waiting(id, in, world.task({1.0}), 1, 1.0);
+  }
+  const auto& instance = world.build();
+  detail::Score score(instance);
+  score.start(std::vector<std::uint32_t>{in}, {1});
+  EXPECT_EQ(score.terms().move, 0.0);
+  for (const auto id : {1, 2}) {
+    score.admit(instance.waiting[world.waiting_index(id)], 1.0);
+    EXPECT_DOUBLE_EQ(score.terms().move, 4.0 * 0.3);
+  }
+}
+
 TEST(Score, IsTheSumOfItsTerms) { EXPECT_DOUBLE_EQ((Terms{10.0, 5.0, 1.0, 2.0, 4.0}).score(), 8.0); }
 
 /// Stages by agent, predecessors and whether they are completed; totals and requests take one second.

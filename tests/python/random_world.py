@@ -32,6 +32,9 @@ def world_config(rng: Random, capacity: int, **fields: Any) -> Config:
         "samples": rng.choice((16, 128)),
         "seed": rng.getrandbits(32),
         "redo_model": rng.choice(("decode", "prefill", "kept")),
+        "move_model": rng.choice(("tasks", "once")),
+        "move_weight": rng.choice((1.0, 4.0)),
+        "work_conserving": rng.choice((False, True)),
     }
     return Config.preset(rng.choice(("paper", "default")), **{**drawn, **fields})
 

@@ -184,6 +184,7 @@ def _config(rng: Random, agents: list[Json], requests: list[Json]) -> Json:
         capacity = max(capacity, largest)
     age_weight = rng.choice((0.0, 0.3, 1.0))
     scale = round(rng.uniform(1.0, 300.0), 6)
+    more = Random(scale)  # what came later draws apart, so that the states stay the same
     return {
         "kv_capacity_tokens": max(capacity, 1),
         "kv_bytes_per_token": rng.choice((131072.0, 262144.0)),
@@ -202,6 +203,9 @@ def _config(rng: Random, agents: list[Json], requests: list[Json]) -> Json:
         "seed": rng.choice((0, 1, 2**64 - 1, rng.getrandbits(64))),
         **rng.choice(PRESETS),
         "redo_model": rng.choice(("decode", "decode", "prefill", "kept")),
+        "move_model": more.choice(("tasks", "tasks", "once")),
+        "move_weight": more.choice((1.0, 1.0, 0.0, 6.5)),
+        "work_conserving": more.random() < 0.3,
     }
 
 

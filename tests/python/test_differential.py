@@ -30,7 +30,8 @@ def kind_of(fields: Json) -> list[str]:
     prefix = {agent["id"]: agent["prefix_tokens"] for agent in fields["agents"]}
     stages = Counter((request["task"], request["stage"]) for request in fields["requests"])
     active = {request["agent"] for request in fields["requests"]}
-    kinds = [f"redo by {config['redo_model']}"]
+    kinds = [f"redo by {config['redo_model']}", f"move by {config['move_model']}"]
+    kinds += ["work conserving"] * config["work_conserving"]
     kinds.append("paper" if not config["count_running"] else "default")
     kinds.append("enumerated" if len(active) <= config["enumerate_max_agents"] else "greedy")
     kinds += ["capped"] * (config["action_cap"] > 0)
@@ -49,13 +50,17 @@ def census_of(chunk: int) -> Counter[str]:
     for seed in range(FIRST_SEED + chunk * size, FIRST_SEED + (chunk + 1) * size):
         fields = random_snapshot(seed)
         config = Config.from_dict(fields["config"])
-        got = decide(Snapshot.from_dict(fields), config).to_dict()
+        snapshot = Snapshot.from_dict(fields)
+        got = decide(snapshot, config).to_dict()
         assert differences(got, reference.decide(fields)) == [], f"seed {seed}"
         census.update(kind_of(fields))
         census["admits"] += bool(got["admit"])
         census["preempts"] += bool(got["preempt"])
         census["reuses"] += got["terms"]["reuse"] > 0
         census["moves"] += got["terms"]["move"] > 0
+        if config.work_conserving:
+            searched = decide(snapshot, config.replace(work_conserving=False))
+            census["filled"] += got["admit"] != searched.admit
         census["unschedulable"] += bool(got["unschedulable"])
         if not got["admit"] and not got["preempt"]:
             census["nothing feasible"] += not is_feasible(fields)
@@ -77,10 +82,12 @@ def test_random_states_are_of_every_kind() -> None:
     common = [
         *("paper", "default", "enumerated", "greedy", "capped", "limited", "empty prefix", "aged"),
         *("redo by decode", "redo by prefill", "redo by kept", "several requests a stage"),
+        *("move by tasks", "move by once", "work conserving"),
         *("idle prefix", "admits", "moves", "reuses", "preempts", "unschedulable"),
     ]
     assert {kind: census[kind] for kind in common if census[kind] < STATES / 50} == {}
     assert census["nothing feasible"] > 0
+    assert census["filled"] > 0
 
 
 @given(snapshots)
@@ -124,6 +131,25 @@ def test_expectations_agree(exact_limit: int) -> None:
     assert compared > 500
 
 
+def test_a_budget_is_kept_and_more_of_it_is_never_worse_than_the_present_set() -> None:
+    better = 0
+    for seed in range(5_000_000, 5_000_300):
+        fields = random_snapshot(seed)
+        config = Config.from_dict({**fields["config"], "work_conserving": False})
+        snapshot = Snapshot.from_dict(fields)
+        full = decide(snapshot, config)
+        one, few = (decide(snapshot, config.replace(max_evaluations=n)) for n in (1, 5))
+        assert (one.evaluated_sets <= 1, few.evaluated_sets <= 5) == (True, True)
+        assert explain(snapshot, config.replace(max_evaluations=1)).decision == one
+        if full.evaluated_sets <= 5:
+            assert few.to_dict() == full.to_dict()
+        serves = [bool(d.resident) and d.evaluated_sets > 0 for d in (one, few)]
+        if all(serves):
+            assert few.score >= one.score
+            better += few.score > one.score
+    assert better > 30
+
+
 @given(snapshots)
 @settings(max_examples=200)
 def test_order_of_the_input_changes_nothing(fields: Json) -> None:
@@ -145,7 +171,8 @@ def test_explanation_has_the_same_decision_and_the_best_candidate_first(fields: 
     assert left == waiting - set(decision.admit)
     assert bool(explanation.candidates) == is_feasible(fields)
     if explanation.candidates:
-        first = explanation.candidates[0]
+        first = explanation.candidates[0]  # as the search found it, not yet filled
+        decision = decide(snapshot, config.replace(work_conserving=False))
         assert (first.resident, first.admit, first.preempt, first.terms) == (
             decision.resident,
             decision.admit,

@@ -390,7 +390,7 @@ def made_decision(**fields: list[Any]) -> topas.Decision:
     names = ("resident", "admit", "preempt", "load", "drop", "credits", "unschedulable")
     decision = topas.Decision.__new__(topas.Decision)
     lists = [fields.get(name, []) for name in names]
-    decision.__setstate__((NOW, version, *lists, [0.0] * 5, 1))
+    decision.__setstate__((NOW, version, *lists, [0.0] * 5, 1, 0))
     return decision
 
 

@@ -6,13 +6,14 @@ import itertools
 import json
 import math
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 import pytest
+from handmade import EXACT, Json, request, running, snapshot, stage
 from hypothesis import given, settings
 from strategies import random_snapshot, snapshots
 from topas import reference
@@ -28,21 +29,9 @@ from topas.reference.score import Scorer, Terms
 from topas.reference.search import Search, choose
 from topas.reference.state import Stage, State, id_key, read_state, tie
 
-Json = dict[str, Any]
 Id = int | str
 
 VECTORS = Path(__file__).resolve().parents[2].parent / "shared" / "vectors" / "decisions_11.jsonl"
-EXACT = 1 << 20
-PLAIN: Json = {
-    "kv_capacity_tokens": 1000,
-    "kv_bytes_per_token": 1.0,
-    "swap_bytes_per_s": 100.0,
-    "decode_s_per_token": 0.1,
-    "reuse_weight": 0.0,
-    "age_weight": 0.0,
-    "exact_limit": EXACT,
-}
-
 
 # ------------------------------------------------------------------------------ the vectors
 
@@ -72,60 +61,6 @@ def test_vector(line: int) -> None:
 
 def test_there_are_300_vectors() -> None:
     assert len(vectors()) == 300
-
-
-# ------------------------------------------------------------------- building small snapshots
-
-
-def stage(
-    agent: Id, after: Iterable[int] = (), totals: Iterable[float] = (10.0,), **fields: Any
-) -> Json:
-    row = {"agent": agent, "after": list(after), "completed": False, "service_s": 0.0}
-    return {**row, "totals": list(totals), "request_s": 3.0, **fields}
-
-
-def request(name: Id, task: Id, index: int, service_s: float = 10.0, **fields: Any) -> Json:
-    row = {"id": name, "task": task, "stage": index, "expected_service_s": service_s}
-    row |= {"kv_tokens": 100, "running": False, "generated_tokens": 0, "credit": 0.0}
-    return {**row, **fields}
-
-
-def snapshot(
-    tasks: Mapping[Any, list[Json]],
-    requests: list[Json],
-    resident: Iterable[Id] = (),
-    prefix: Mapping[Any, int] | None = None,
-    arrivals: Mapping[Any, float] | None = None,
-    now: float = 0.0,
-    **config: Any,
-) -> Json:
-    """Build a snapshot with a profile for each stage; prefixes are 100 tokens unless given."""
-    profiles: list[Json] = []
-    rows = []
-    for name, stages in tasks.items():
-        row: Json = {"id": name, "arrival": (arrivals or {}).get(name, 0.0), "stages": []}
-        for fields in stages:
-            plain = {key: fields[key] for key in ("agent", "after", "completed", "service_s")}
-            row["stages"].append({**plain, "profile": len(profiles)})
-            times = {"totals_s": fields["totals"], "request_s": fields["request_s"]}
-            profiles.append({"id": len(profiles), **times})
-        rows.append(row)
-    agents = {fields["agent"] for stages in tasks.values() for fields in stages}
-    sizes = dict.fromkeys(agents, 100) | dict(prefix or {})
-    agent_of = {
-        (name, index): fields["agent"]
-        for name, stages in tasks.items()
-        for index, fields in enumerate(stages)
-    }
-    return {
-        "config": {**PLAIN, **reference.PRESETS["paper"], **config},
-        "now": now,
-        "agents": [{"id": agent, "prefix_tokens": size} for agent, size in sizes.items()],
-        "profiles": profiles,
-        "tasks": rows,
-        "requests": [{**r, "agent": agent_of[r["task"], r["stage"]]} for r in requests],
-        "resident": list(resident),
-    }
 
 
 def singles(count: int, **config: Any) -> Json:
@@ -309,10 +244,6 @@ def test_stratified_draws_are_exact_for_a_single_stage() -> None:
 
 
 # ---------------------------------------------------------------------- SPEC section 3: score
-
-
-def running(name: Id, task: Id, index: int, service_s: float = 10.0, **fields: Any) -> Json:
-    return request(name, task, index, service_s, **{"running": True, **fields})
 
 
 def test_progress_is_weighted_by_age_and_nothing_else_is() -> None:

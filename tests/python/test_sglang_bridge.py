@@ -54,7 +54,7 @@ class TestCosts:
         for now, tokens in launches:
             meter.tick(now)
             if tokens is not None:
-                meter.launched(tokens)
+                meter.launched(tokens, running=1)
         assert meter.prefill_s_per_token == pytest.approx(1.0 / 500)
         assert meter.decode_s_per_token == pytest.approx(0.1)
 
@@ -71,6 +71,21 @@ class TestCosts:
         assert meter.has_changed
         meter.config_fields()
         assert not meter.has_changed
+
+    def test_a_prefix_is_charged_with_all_that_wait_while_it_is_computed(self) -> None:
+        meter, plain = CostMeter(), CostMeter(stalls=False)
+        for each in (meter, plain):
+            each.passed(1.0, 1000)
+            for _ in range(3):
+                each.launched(0, running=8)
+        assert plain.config_fields()["swap_bytes_per_s"] == pytest.approx(1000)
+        assert "move_weight" not in plain.config_fields()
+        assert meter.config_fields()["swap_bytes_per_s"] == pytest.approx(1000)
+        assert meter.config_fields()["move_weight"] == pytest.approx(8)
+        for _ in range(100):
+            meter.launched(0, running=0)
+        assert meter.has_changed
+        assert meter.config_fields()["move_weight"] == 1.0, "it is paid for in any case"
 
     def test_the_fields_are_legal_from_the_start(self) -> None:
         topas.Config.from_dict({"kv_capacity_tokens": 1, **CostMeter().config_fields()})
@@ -266,7 +281,7 @@ class FakeEngine:
         free = self.room - len(self.running_batch.reqs)
         new, self.waiting_queue = self.waiting_queue[:free], self.waiting_queue[free:]
         self.running_batch.reqs += new
-        return (SimpleNamespace(extend_num_tokens=20 * len(new)) if new else None), (
+        return (SimpleNamespace(extend_num_tokens=20 * len(new), reqs=new) if new else None), (
             self.running_batch
         )
 

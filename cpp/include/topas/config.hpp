@@ -13,6 +13,12 @@ enum class RedoModel : std::uint8_t {
   kept,     ///< nothing: its KV survives
 };
 
+/// Who pays for moving prefixes (SPEC section 3).
+enum class MoveModel : std::uint8_t {
+  tasks,  ///< every admitted task that waits for one
+  once,   ///< the engine, once for each that comes in, and for each that leaves though it is wanted
+};
+
 /// The values given here are those of the preset `default`; `Config::paper()` is the published score.
 struct Config {
   std::int64_t kv_capacity_tokens = 0;
@@ -22,6 +28,7 @@ struct Config {
   double prefill_fixed_s = 0.0;
   double prefill_s_per_token = 0.0;
   std::int64_t enumerate_max_agents = 8;  ///< M; 0: always the greedy search
+  std::int64_t max_evaluations = 0;       ///< prefix sets packed at most; 0: as many as it takes
   std::int64_t action_cap = 0;            ///< K; 0: no cap
   std::int64_t max_running_requests = 0;  ///< 0: no limit
   double reuse_weight = 1.0;              ///< beta
@@ -34,6 +41,9 @@ struct Config {
   bool age_credit = true;
   double redo_weight = 3.0;  ///< kappa
   RedoModel redo_model = RedoModel::decode;
+  MoveModel move_model = MoveModel::tasks;
+  double move_weight = 1.0;
+  bool work_conserving = false;  ///< fill what room the best state leaves (SPEC section 6)
 
   [[nodiscard]] static Config paper() {
     Config config;

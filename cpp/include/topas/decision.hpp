@@ -45,6 +45,7 @@ struct Decision {
   std::vector<Id> unschedulable;    ///< waiting requests that can never fit, ascending
   Terms terms;
   std::uint64_t evaluated_sets = 0;  ///< prefix sets that GreedyPack was run on
+  std::uint64_t pruned_sets = 0;     ///< feasible ones left out: they could not be chosen, or the budget was used up
 
   [[nodiscard]] double score() const noexcept { return terms.score(); }
 
@@ -82,8 +83,9 @@ struct LeftWaiting {
 
 struct Explanation {
   Decision decision;
-  std::vector<CandidateState> candidates;  ///< best first, the chosen one at the front
-  std::vector<LeftWaiting> left_waiting;   ///< by request id
+  std::vector<CandidateState>
+      candidates;                         ///< best first, the chosen one at the front (work_conserving: not yet filled)
+  std::vector<LeftWaiting> left_waiting;  ///< by request id
 };
 
 /// The decision of SPEC for a state. Pure. Throws ConfigError, SnapshotError or (with samples = 0) CapacityError.

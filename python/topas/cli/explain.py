@@ -82,8 +82,8 @@ def _score(decision: topas.Decision) -> Table:
     return table
 
 
-def _runners_up(candidates: Sequence[topas.Candidate], evaluated: int) -> Table:
-    title = f"Best candidates ({evaluated} prefix sets evaluated)"
+def _runners_up(candidates: Sequence[topas.Candidate], evaluated: int, pruned: int) -> Table:
+    title = f"Best candidates ({evaluated} prefix sets packed, {pruned} ruled out)"
     table = Table(title=title, title_justify="left", box=None)
     for name in ("score", "admit", "reuse", "move", "redo", "revoke"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -136,6 +136,7 @@ def explain(
     console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
     _chosen(console, explanation.decision)
     console.print(_score(explanation.decision))
-    console.print(_runners_up(explanation.candidates, explanation.decision.evaluated_sets))
+    counts = explanation.decision.evaluated_sets, explanation.decision.pruned_sets
+    console.print(_runners_up(explanation.candidates, *counts))
     if explanation.left_waiting:
         console.print(_waiting(explanation, chosen.config.kv_capacity_tokens))

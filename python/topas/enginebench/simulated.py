@@ -145,7 +145,7 @@ class PluginPolicy(TopasPolicy):
     ) -> None:
         self._limits = (fields["kv_capacity_tokens"], fields["max_running_requests"])
         self._settings = settings or Settings()
-        self._meter = CostMeter()
+        self._meter = CostMeter(stalls=self._settings.moves_once)
         self._meter.passed(costs.prefill_s(_USUAL_PREFILL), _USUAL_PREFILL)
         self._meter.passed(fields["decode_s_per_token"], 0)
         super().__init__(self._present())
@@ -213,6 +213,8 @@ class PluginPolicy(TopasPolicy):
         for id_ in sorted(self._core_runs - running):
             self._scheduler.request_start_failed(now, id_)
         self._look(now, view)
+        if running:
+            self._meter.ran(len(running))
         if self._meter.has_changed:
             self._scheduler.reconfigure(self._present())
         plan = super().plan(now, view)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .expectation import Expectation
-from .pack import Allocation
+from .pack import Allocation, fill
 from .score import Scorer
 from .search import Search
 from .state import PRESETS, Id, State, id_key, read_state
@@ -53,7 +53,10 @@ def decide(
     """
     state = read_state(snapshot, config, preset)
     scorer = Scorer(state)
-    chosen = Search(scorer).run() or _hold(scorer)
+    found = Search(scorer).run()
+    if found is not None and state.settings.work_conserving:
+        found = fill(scorer, found)
+    chosen = found or _hold(scorer)
     return {
         "resident": chosen.agents,
         "admit": [request.id for request in chosen.admit],

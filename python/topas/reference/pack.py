@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 from .score import Scorer, Terms
 from .state import Id, Request, id_key, tie
@@ -41,7 +42,7 @@ class Packing:
         self.gains: list[float] = []
         self.room = settings.kv_capacity_tokens - sum(state.prefix[a] for a in resident)
         self.room -= sum(r.kv_tokens for r in self.kept)
-        self.slots = settings.action_cap or len(self.waiting)
+        self.slots = settings.action_cap or len(state.waiting)
         if settings.max_running_requests:
             self.slots = min(self.slots, settings.max_running_requests - len(self.kept))
         self.reserved = self._reserve()
@@ -71,11 +72,15 @@ class Packing:
         others = [c for agent, c in self.reserved.items() if agent != request.agent]
         return self.slots > len(others) and request.kv_tokens + sum(others) <= self.room
 
+    @property
+    def completions(self) -> list[Request]:
+        """H: what counts as completed."""
+        kept = self.kept if self.scorer.state.settings.count_running else []
+        return [*self.admit, *kept]
+
     def best_request(self) -> tuple[Request, float] | None:
         """Choose the fitting request of the largest gain per reserved token; also give its gain."""
-        done = list(self.admit)
-        if self.scorer.state.settings.count_running:
-            done += self.kept
+        done = self.completions
         fitting = [(r, self.scorer.gain(r, done)) for r in self.waiting if self.fits(r)]
         if not fitting:
             return None
@@ -97,6 +102,31 @@ class Packing:
         self.room -= request.kv_tokens
         self.slots -= 1
         self.reserved.pop(request.agent, None)
+
+    def demand(self, agent: Id) -> tuple[float, int]:
+        """Sum what the fitting requests of an agent outside would gain; also count its requests."""
+        waiting = [r for r in self.scorer.state.waiting if r.agent == agent]
+        room = self.room - self.scorer.state.prefix[agent]
+        gains = [self.scorer.gain(r, self.completions) for r in waiting if r.kv_tokens <= room]
+        return (sum(gains, 0.0) if gains else -inf, len(waiting))
+
+    def most_wanted(self) -> Id | None:
+        """Choose the agent outside, none of its requests preempted, that is in most demand."""
+        preempted = {r.agent for r in self.preempt}
+        agents = {r.agent for r in self.scorer.state.waiting} - self.resident - preempted
+        demands = {agent: self.demand(agent) for agent in agents}
+        fitting = {agent: demand for agent, demand in demands.items() if demand[0] > -inf}
+        if not fitting or self.slots < 1:
+            return None
+        greatest = max(gain for gain, _ in fitting.values())
+        tied = [agent for agent, (gain, _) in fitting.items() if tie(gain, greatest)]
+        return min(tied, key=lambda agent: (-fitting[agent][1], id_key(agent)))
+
+    def join(self, agent: Id) -> None:
+        """Take an agent into the set."""
+        self.resident |= {agent}
+        self.room -= self.scorer.state.prefix[agent]
+        self.waiting += [r for r in self.scorer.state.waiting if r.agent == agent]
 
     def allocation(self) -> Allocation:
         """Score the present allocation."""
@@ -122,6 +152,17 @@ def emissions(scorer: Scorer, resident: frozenset[Id]) -> Iterator[Allocation]:
         packing.take(*choice)
         if not packing.reserved:
             yield packing.allocation()
+
+
+def fill(scorer: Scorer, chosen: Allocation) -> Allocation:
+    """Use the room that the chosen state leaves, in its set and outside (`work_conserving`)."""
+    packing = Packing(scorer, chosen.resident)
+    while True:
+        while (choice := packing.best_request()) is not None:
+            packing.take(*choice)
+        if (agent := packing.most_wanted()) is None:
+            return packing.allocation()
+        packing.join(agent)
 
 
 def greedy_pack(scorer: Scorer, resident: frozenset[Id]) -> Allocation | None:

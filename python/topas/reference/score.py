@@ -87,12 +87,21 @@ class Scorer:
         return self.state.settings.reuse_weight * self._reload_s(tokens)
 
     def move(self, resident: frozenset[Id], admit: Sequence[Request]) -> float:
-        """J_move: every admitted task that needs an incoming prefix waits for all transfers."""
+        """J_move: every admitted task that needs an incoming prefix waits for all transfers.
+
+        By `move_model` "once" the engine waits for each prefix that comes in, and will for each
+        that leaves though requests of its agent are left.
+        """
         incoming = resident - self.state.resident
         outgoing = self.state.resident - resident
         waiting_tasks = {request.task for request in admit if request.agent in incoming}
         tokens = sum(self.state.prefix[a] for a in incoming | outgoing)
-        return len(waiting_tasks) * self._reload_s(tokens)
+        waits = len(waiting_tasks)
+        if self.state.settings.move_model == "once":
+            again = outgoing & set(self.state.active)
+            tokens = sum(self.state.prefix[a] for a in again | (incoming if waits else set()))
+            waits = 1
+        return self.state.settings.move_weight * (waits * self._reload_s(tokens))
 
     def redo(self, preempt: Sequence[Request]) -> float:
         """J_redo: the cost of computing again what preemption throws away, by `redo_model`."""

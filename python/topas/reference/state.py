@@ -55,6 +55,7 @@ class Settings:
     prefill_fixed_s: float = 0.0
     prefill_s_per_token: float = 0.0
     enumerate_max_agents: int = 8
+    max_evaluations: int = 0
     action_cap: int = 0
     max_running_requests: int = 0
     reuse_weight: float = 1.0
@@ -64,6 +65,9 @@ class Settings:
     samples: int = 128
     seed: int = 0
     redo_model: str = "decode"
+    move_model: str = "tasks"
+    move_weight: float = 1.0
+    work_conserving: bool = False
 
 
 @dataclass(frozen=True)
@@ -158,6 +162,8 @@ def read_state(
     profiles = {profile["id"]: profile for profile in snapshot["profiles"]}
     requests = sorted(map(_read_request, snapshot["requests"]), key=lambda r: id_key(r.id))
     settings = read_settings(snapshot["config"] if config is None else config, preset)
+    if settings.max_evaluations:
+        raise ValueError("max_evaluations: only the core has a budget")
     if settings.age_scale_s is None:
         settings = replace(settings, age_scale_s=snapshot.get("age_scale_s"))
     return State(

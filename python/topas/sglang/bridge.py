@@ -63,7 +63,7 @@ class Bridge:
         self.on_decision: Callable[[topas.Decision], None] | None = None
         self._settings = settings
         self._clock = clock
-        self._costs = CostMeter(delay=int(self.view.overlap))
+        self._costs = CostMeter(delay=int(self.view.overlap), stalls=settings.moves_once)
         self._heads = HeadTable(settings.min_prefix_tokens, self.view.page_size)
         self._unmanaged: list[Any] = []  # waiting, to be answered without asking the core
         self._due = False  # something has happened since the last decision
@@ -254,7 +254,7 @@ class Bridge:
         if stuck and self._roster.refuse(shown):
             self.counts.refused()  # no room; the core is asked when there may be again
         if batch is not None or running.reqs:
-            self._costs.launched(self.view.prompt_tokens(batch))
+            self._costs.launched(*self.view.load(batch, running))
         self._clock.busy = bool(self._roster) or self.ledger.tasks > 0
 
     # -- when things go wrong, and now and then

@@ -7,7 +7,6 @@ from collections import deque
 __all__ = ["CostMeter"]
 
 _KEEP = 0.95  # of what is known, at every new measurement
-_STALL = 2.0  # a prefill, and what it keeps from running
 _TASK_KEEP = 0.9  # the weight of the core's own estimate
 _SHORTEST_TASK_S = 1e-3
 _TYPICAL_OUTPUT = 256  # tokens; limits are often far above what is generated
@@ -18,16 +17,20 @@ _LONGEST_PASS_S = 60.0  # anything longer was no pass
 class CostMeter:
     """Exponentially weighted costs from the durations of passes.
 
-    Loading a prefix is computing it, and while it is computed those that run stand still: until
-    prefixes are copied, moving one costs twice its prefill.
+    Until prefixes are copied, loading one is computing it, and nothing else goes on meanwhile.
 
     Parameters
     ----------
     delay : int
         How many passes a result is behind its launch: 0, or 1 with overlap scheduling.
+    stalls : bool
+        Whether the time that loading a prefix takes is weighted with the requests that it makes
+        wait, of which there are as many as run on average.
     """
 
-    def __init__(self, delay: int = 0) -> None:
+    def __init__(self, delay: int = 0, *, stalls: bool = True) -> None:
+        self._stalls = stalls
+        self._running: float | None = None
         self._prefill_s = 0.0
         self._prefill_tokens = 0.0
         self._decode_s: float | None = None
@@ -44,9 +47,17 @@ class CostMeter:
             self.passed(now - self._tick_s, prompt_tokens)
         self._tick_s = now
 
-    def launched(self, prompt_tokens: int) -> None:
-        """The present pass launches a batch with so many prompt tokens (0: it decodes)."""
+    def launched(self, prompt_tokens: int, running: int) -> None:
+        """The present pass launches a batch with so many prompt tokens (0: it decodes).
+
+        ``running``: how many requests run, those of the batch included.
+        """
         self._batches[-1] = prompt_tokens
+        self.ran(running)
+
+    def ran(self, requests: int) -> None:
+        """So many requests run at the same time."""
+        self._running = _blend(self._running, requests, _KEEP)
 
     def passed(self, seconds: float, prompt_tokens: int) -> None:
         """A batch took so long and computed so many prompt tokens (0: one decode step)."""
@@ -89,16 +100,20 @@ class CostMeter:
         self._told = self._known()
         fields = {
             "kv_bytes_per_token": 1.0,
-            "swap_bytes_per_s": 1.0 / (_STALL * self._told["prefill"]),
+            "swap_bytes_per_s": 1.0 / self._told["prefill"],
             "prefill_s_per_token": self._told["prefill"],
             "decode_s_per_token": self._told["decode"],
         }
+        if "running" in self._told:
+            fields["move_weight"] = self._told["running"]
         if "task" in self._told:
             fields["age_scale_s"] = self._told["task"]
         return fields
 
     def _known(self) -> dict[str, float]:
         known = {"prefill": self.prefill_s_per_token, "decode": self.decode_s_per_token}
+        if self._stalls and self._running is not None:
+            known["running"] = max(self._running, 1.0)
         if self._task_s is not None:
             known["task"] = max(self._task_s, _SHORTEST_TASK_S)
         return known

@@ -15,9 +15,16 @@ from topas.sglang.switch import is_enabled
 
 __all__ = ["Settings"]
 
-#: Over the presets: where preempted requests are computed again, fewer preemptions are better.
-_IN_AN_ENGINE: Mapping[str, Mapping[str, float]] = {
-    "default": {"redo_weight": 10.0},
+#: Over the presets, for an engine that computes prefixes and preempted requests again: a prefix is
+#: paid for once however many tasks wait for it, room is used, prefixes soon wanted are worth more
+#: than their transfer, and fewer preemptions are better (docs/policy.md).
+_IN_AN_ENGINE: Mapping[str, Mapping[str, Any]] = {
+    "default": {
+        "redo_weight": 10.0,
+        "reuse_weight": 4.0,
+        "move_model": "once",
+        "work_conserving": True,
+    },
     "paper": {},
 }
 
@@ -121,6 +128,11 @@ class Settings(BaseModel):
                 raise ConfigError(
                     f"workflows.{at}: {workflow.name!r} is the name of workflows.{first}"
                 )
+
+    @property
+    def moves_once(self) -> bool:
+        """Whether a prefix is charged to the engine and not to each task (``move_model``)."""
+        return {**_IN_AN_ENGINE[self.preset], **self.policy}.get("move_model") == "once"
 
     def config(
         self, *, capacity: int, max_running_requests: int, costs: Mapping[str, float]

@@ -150,9 +150,10 @@ class View:
         return self.scheduler.chunked_req
 
     @staticmethod
-    def prompt_tokens(batch: Any | None) -> int:
-        """Prompt tokens that a new batch computes; 0 for none."""
-        return int(getattr(batch, "extend_num_tokens", None) or 0)
+    def load(batch: Any | None, running_batch: Any) -> tuple[int, int]:
+        """Prompt tokens that a new batch computes (0 for none), and how many requests run."""
+        tokens = int(getattr(batch, "extend_num_tokens", None) or 0)
+        return tokens, len(running_batch.reqs) + (len(batch.reqs) if batch else 0)
 
     def is_empty(self, running_batch: Any) -> bool:
         """Whether nothing waits and nothing runs."""

@@ -275,11 +275,6 @@ std::optional<std::uint32_t> Packing::best() const {
 }
 
 double Packing::move_s() const {
-  std::int64_t moved = instance_.idle_resident_tokens;
-  for (std::uint32_t agent = 0; agent < instance_.agents.size(); ++agent) {
-    const auto& view = instance_.agents[agent];
-    moved += inside(agent) != view.resident ? view.prefix_tokens : 0;
-  }
   std::set<std::uint32_t> tasks;
   for (const auto request : admitted_) {
     if (!instance_.agents[instance_.waiting[request].agent].resident) {
@@ -287,7 +282,16 @@ double Packing::move_s() const {
     }
   }
   const Config& config = *instance_.config;
-  return static_cast<double>(tasks.size()) * config.kv_bytes_per_token / config.swap_bytes_per_s *
+  const bool once = config.move_model == MoveModel::once;
+  std::int64_t moved = once ? 0 : instance_.idle_resident_tokens;
+  for (std::uint32_t agent = 0; agent < instance_.agents.size(); ++agent) {
+    const auto& view = instance_.agents[agent];
+    const bool leaves = view.resident && !inside(agent);
+    const bool enters = !view.resident && inside(agent) && (!once || !tasks.empty());
+    moved += leaves || enters ? view.prefix_tokens : 0;
+  }
+  const std::size_t waits = once ? 1 : tasks.size();
+  return config.move_weight * static_cast<double>(waits) * config.kv_bytes_per_token / config.swap_bytes_per_s *
          static_cast<double>(moved);
 }
 

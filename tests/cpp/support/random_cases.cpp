@@ -162,6 +162,9 @@ Config random_config(Random& random) {
   config.samples = 21;
   config.seed = random.below(1000);
   config.redo_model = random.pick(std::vector{RedoModel::decode, RedoModel::prefill, RedoModel::kept});
+  config.move_model = random.pick(std::vector{MoveModel::tasks, MoveModel::once});
+  config.move_weight = random.quarters(8);
+  config.work_conserving = random.chance(0.3);
   return config;
 }
 

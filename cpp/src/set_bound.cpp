@@ -1,0 +1,180 @@
+#include "set_bound.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <utility>
+
+namespace topas::detail {
+
+namespace {
+
+constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max() / 2;
+constexpr double kSlack = 1e-9;      // of the score: far above what ties
+constexpr double kRounding = 1e-12;  // of all summands
+
+/// The value that so many of `values` exceed; 0 if there are not as many. Reorders them.
+double nth_largest(std::vector<double>& values, std::size_t place) {
+  if (place >= values.size()) {
+    return 0.0;
+  }
+  const auto nth = values.begin() + static_cast<std::ptrdiff_t>(place);
+  std::nth_element(values.begin(), nth, values.end(), std::greater<>());
+  return std::max(*nth, 0.0);
+}
+
+}  // namespace
+
+SetBound::Sums& SetBound::Sums::operator+=(const Sums& other) noexcept {
+  tokens += other.tokens;
+  cover_tokens += other.cover_tokens;
+  kept += other.kept;
+  uncovered += other.uncovered;
+  incoming += other.incoming;
+  moved_tokens += other.moved_tokens;
+  fixed += other.fixed;
+  for (std::size_t at = 0; at < kPrices; ++at) {
+    worth[at] += other.worth[at];
+  }
+  return *this;
+}
+
+SetBound::Sums& SetBound::Sums::operator-=(const Sums& other) noexcept {
+  tokens -= other.tokens;
+  cover_tokens -= other.cover_tokens;
+  kept -= other.kept;
+  uncovered -= other.uncovered;
+  incoming -= other.incoming;
+  moved_tokens -= other.moved_tokens;
+  fixed -= other.fixed;
+  for (std::size_t at = 0; at < kPrices; ++at) {
+    worth[at] -= other.worth[at];
+  }
+  return *this;
+}
+
+SetBound::SetBound(const Instance& instance, GreedyPack& pack)
+    : instance_(instance), capacity_(instance.config->kv_capacity_tokens) {
+  agents_.reserve(instance.agents.size());
+  for (const AgentView& agent : instance.agents) {
+    Sums& sums = agents_.emplace_back();
+    const bool covered = agent.running.size() > 0;
+    const std::int64_t least = std::min(agent.least_waiting_kv, capacity_ + 1);  // infeasible in any case
+    sums.tokens = agent.prefix_tokens + agent.running_kv;
+    sums.cover_tokens = covered ? 0 : least;
+    sums.kept = agent.running.size();
+    sums.uncovered = covered ? 0 : 1;
+    sums.incoming = agent.resident || covered ? 0 : 1;
+    sums.moved_tokens = agent.resident ? -agent.prefix_tokens : sums.incoming * agent.prefix_tokens;
+    sums.fixed = agent.reuse + agent.redo + agent.revoke;
+    preempted_ += agent.redo + agent.revoke;
+  }
+  choose_prices(pack);
+  add_worth(pack);
+  for (const Sums& sums : agents_) {
+    size_ += sums.fixed + *std::max_element(sums.worth.begin(), sums.worth.end());
+  }
+}
+
+/// Prices at which a share of the waiting requests is worth its tokens, or as many as there are slots their slot. The
+/// last price is nothing.
+void SetBound::choose_prices(GreedyPack& pack) {
+  constexpr std::array<std::size_t, 5> kShares{32, 16, 8, 4, 2};
+  std::vector<double> values;
+  values.reserve(instance_.waiting.size());
+  for (std::uint32_t at = 0; at < instance_.waiting.size(); ++at) {
+    values.push_back(pack.most_gain(at) / static_cast<double>(instance_.waiting[at].kv_tokens));
+  }
+  for (std::size_t at = 0; at < kShares.size(); ++at) {
+    prices_[at].token = nth_largest(values, values.size() / kShares[at]);
+  }
+  const std::int64_t slots = slots_after(0);
+  if (slots >= std::ssize(values)) {
+    return;
+  }
+  for (std::uint32_t at = 0; at < instance_.waiting.size(); ++at) {
+    values[at] = pack.most_gain(at);
+  }
+  prices_[5].slot = nth_largest(values, static_cast<std::size_t>(slots));
+  prices_[6].slot = nth_largest(values, static_cast<std::size_t>(slots) / 2);
+}
+
+/// What the waiting requests of each agent are worth at each price.
+void SetBound::add_worth(GreedyPack& pack) {
+  for (std::uint32_t at = 0; at < instance_.waiting.size(); ++at) {
+    const RequestView& request = instance_.waiting[at];
+    if (pack.has_siblings(request.task)) {
+      continue;
+    }
+    const double gain = pack.most_gain(at);
+    const auto tokens = static_cast<double>(request.kv_tokens);
+    auto& worth = agents_[request.agent].worth;
+    for (std::size_t price = 0; price < kPrices; ++price) {
+      worth[price] += std::max(gain - prices_[price].token * tokens - prices_[price].slot, 0.0);
+    }
+  }
+  for (std::uint32_t task = 0; task < instance_.tasks.size(); ++task) {
+    if (pack.has_siblings(task)) {
+      add_siblings(task, pack);
+    }
+  }
+}
+
+/// Requests of one task together gain no more than all of them do.
+void SetBound::add_siblings(std::uint32_t task, GreedyPack& pack) {
+  const Range range = instance_.tasks[task].waiting;
+  const double together = pack.most_gain_of(task);
+  for (auto at = range.begin; at < range.end;) {
+    const std::uint32_t agent = instance_.waiting[instance_.waiting_of_tasks[at]].agent;
+    std::array<double, kPrices> alone{};
+    auto least = std::numeric_limits<std::int64_t>::max();
+    for (; at < range.end && instance_.waiting[instance_.waiting_of_tasks[at]].agent == agent; ++at) {
+      const std::uint32_t request = instance_.waiting_of_tasks[at];
+      const std::int64_t tokens = instance_.waiting[request].kv_tokens;
+      least = std::min(least, tokens);
+      for (std::size_t price = 0; price < kPrices; ++price) {
+        const double taken = prices_[price].token * static_cast<double>(tokens) + prices_[price].slot;
+        alone[price] += std::max(pack.most_gain(request) - taken, 0.0);
+      }
+    }
+    for (std::size_t price = 0; price < kPrices; ++price) {
+      const double taken = prices_[price].token * static_cast<double>(least) + prices_[price].slot;
+      agents_[agent].worth[price] += std::min(alone[price], std::max(together - taken, 0.0));
+    }
+  }
+}
+
+std::int64_t SetBound::slots_after(std::int64_t kept) const noexcept {
+  const Config& config = *instance_.config;
+  const std::int64_t cap = config.action_cap > 0 ? config.action_cap : kUnlimited;
+  return config.max_running_requests > 0 ? std::min(cap, config.max_running_requests - kept) : cap;
+}
+
+bool SetBound::feasible(const Sums& set) const noexcept {
+  const std::int64_t cap = instance_.config->action_cap;
+  const std::int64_t slots = slots_after(set.kept);
+  return !overflows(set) && slots >= set.uncovered && (cap == 0 || std::ssize(instance_.running) - set.kept <= cap);
+}
+
+double SetBound::upper(const Sums& set) const noexcept {
+  const auto room = static_cast<double>(capacity_ - set.tokens);
+  const std::int64_t slots = slots_after(set.kept);
+  double least = std::numeric_limits<double>::infinity();
+  for (std::size_t at = 0; at < kPrices; ++at) {
+    const double slot_price = prices_[at].slot == 0.0 ? 0.0 : prices_[at].slot * static_cast<double>(slots);
+    least = std::min(least, set.worth[at] + prices_[at].token * room + slot_price);
+  }
+  const bool once = instance_.config->move_model == MoveModel::once;
+  double move = 0.0;
+  if (once || set.incoming > 0) {  // one is admitted for each that comes in, so at least one task waits
+    const std::int64_t idle = once ? instance_.idle_resident_tokens : 0;
+    const auto moved = static_cast<double>(instance_.resident_tokens - idle + set.moved_tokens);
+    move = instance_.config->move_weight * instance_.seconds_per_token_moved() * moved;
+  }
+  const double size = std::abs(least) + std::abs(set.fixed) + preempted_ + move;
+  const double bound = least + set.fixed - preempted_ - move + kSlack * (1.0 + size) + kRounding * size_;
+  return std::isnan(bound) ? std::numeric_limits<double>::infinity() : bound;
+}
+
+}  // namespace topas::detail

@@ -1,0 +1,66 @@
+// What prefix sets need and the most they can score, agent by agent: most sets need not be packed.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "greedy_pack.hpp"
+#include "instance.hpp"
+
+namespace topas::detail {
+
+/// Upper bounds of Phi by Lagrangian relaxation: with a price on every token and every slot, each request is worth its
+/// gain less what it takes, whatever else is admitted; what is worth less than nothing is left out. The sum over a set,
+/// and the price of all its room, is an upper bound at any prices, and the lowest of a few is a good one.
+class SetBound {
+ public:
+  static constexpr std::size_t kPrices = 8;
+
+  /// Sums over the agents of a set.
+  struct Sums {
+    std::int64_t tokens = 0;        ///< prefixes and kept requests
+    std::int64_t cover_tokens = 0;  ///< smallest reservations of the uncovered agents
+    std::int64_t kept = 0;          ///< requests
+    std::int64_t uncovered = 0;     ///< agents without a kept request
+    std::int64_t incoming = 0;      ///< agents whose prefix is not resident
+    std::int64_t moved_tokens = 0;  ///< prefixes that come in, less those that stay
+    double fixed = 0.0;             ///< J_reuse, and the preemption that is spared
+    std::array<double, kPrices> worth{};
+
+    Sums& operator+=(const Sums& other) noexcept;
+    Sums& operator-=(const Sums& other) noexcept;
+  };
+
+  /// `pack`: for the gains of the waiting requests.
+  SetBound(const Instance& instance, GreedyPack& pack);
+
+  [[nodiscard]] const Sums& of(std::uint32_t agent) const noexcept { return agents_[agent]; }
+
+  /// Whether GreedyPack finds an allocation for the set.
+  [[nodiscard]] bool feasible(const Sums& set) const noexcept;
+  /// Whether no larger set is feasible either.
+  [[nodiscard]] bool overflows(const Sums& set) const noexcept { return set.tokens + set.cover_tokens > capacity_; }
+  /// At least Phi of the set, by more than values that tie differ.
+  [[nodiscard]] double upper(const Sums& set) const noexcept;
+
+ private:
+  struct Price {
+    double token = 0.0;
+    double slot = 0.0;
+  };
+
+  void choose_prices(GreedyPack& pack);
+  void add_worth(GreedyPack& pack);
+  void add_siblings(std::uint32_t task, GreedyPack& pack);
+  [[nodiscard]] std::int64_t slots_after(std::int64_t kept) const noexcept;
+
+  const Instance& instance_;
+  std::int64_t capacity_;
+  std::array<Price, kPrices> prices_{};
+  double size_ = 0.0;       // of all summands: what rounding is relative to
+  double preempted_ = 0.0;  // J_redo and J_revoke if all that run are preempted
+  std::vector<Sums> agents_;
+};
+
+}  // namespace topas::detail
