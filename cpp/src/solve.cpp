@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "prefix_search.hpp"
+#include "score.hpp"
 
 namespace topas::detail {
 
@@ -79,12 +80,16 @@ std::vector<Id> unschedulable_ids(const Instance& instance) {
 Decision write_standstill(const Instance& instance) {
   Decision out;
   PrefixSet members;
+  std::vector<std::uint8_t> inside(instance.agents.size(), 0);
   for (std::uint32_t agent = 0; agent < instance.agents.size(); ++agent) {
     if (instance.agents[agent].running.size() > 0) {
       members.push_back(agent);
-      out.terms.reuse += instance.agents[agent].reuse;
+      inside[agent] = 1;
     }
   }
+  Score score(instance);
+  score.start(members, inside);
+  out.terms = score.terms();
   out.resident = ids_of_agents(instance, members);
   set_moves(instance, members, out);
   out.unschedulable = unschedulable_ids(instance);
@@ -213,10 +218,6 @@ std::vector<LeftWaiting> left_waiting(const Instance& instance, GreedyPack& pack
   std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.request < b.request; });
   return out;
 }
-
-}  // namespace
-
-namespace {
 
 struct Solved {
   Decision decision;

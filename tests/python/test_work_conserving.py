@@ -104,6 +104,18 @@ def test_what_the_packing_left_off_comes_first() -> None:
     assert decided(fields, work_conserving=True)["admit"] == [0, 1, 2, 3]
 
 
+def test_what_stands_still_pays_for_what_leaves_though_it_is_wanted() -> None:
+    """More runs than fits and it may not all be preempted: c, which is wanted too, leaves."""
+    tasks = {0: [stage("b")], 1: [stage("b")], 2: [stage("c")]}
+    requests = [running(0, 0, 0), running(1, 1, 0), request(2, 2, 0)]
+    limits = {"kv_capacity_tokens": 250, "action_cap": 1, "swap_bytes_per_s": 10.0}
+    fields = snapshot(tasks, requests, resident=["b", "c"], **limits)
+    assert not is_feasible(fields)
+    got = decided(fields, move_model="once", work_conserving=True)
+    assert (got["resident"], got["admit"], got["terms"]["move"]) == (["b"], [], 10.0)
+    assert decided(fields)["terms"]["move"] == 0.0
+
+
 def test_explained_after_filling() -> None:
     fields = two_agents()
     config = Config.from_dict({**fields["config"], "work_conserving": True})
