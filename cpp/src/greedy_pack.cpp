@@ -77,6 +77,7 @@ void GreedyPack::rank_agent(std::uint32_t agent) {
 /// stage, and what all of them take off the path.
 void GreedyPack::bound_gains() {
   most_gain_.resize(instance_.waiting.size());
+  most_gain_of_.resize(instance_.tasks.size());
   for (const Ranked& ranked : ranked_) {
     most_gain_[ranked.option.request] = std::max(ranked.option.gain, 0.0);
   }
@@ -85,7 +86,7 @@ void GreedyPack::bound_gains() {
       continue;
     }
     const TaskView& view = instance_.tasks[task];
-    const double together = most_gain_of(task);
+    const double together = most_gain_of_[task] = gain_of_all(view);
     for (auto at = view.waiting.begin; at < view.waiting.end; ++at) {
       const std::uint32_t request = instance_.waiting_of_tasks[at];
       const double alone = view.age_factor * view.model->expected_service_s(instance_.waiting[request].bit);
@@ -94,20 +95,19 @@ void GreedyPack::bound_gains() {
   }
 }
 
-double GreedyPack::most_gain_of(std::uint32_t task) {
-  const TaskView& view = instance_.tasks[task];
-  const auto set = completions(view);
-  std::fill(set.begin(), set.end(), 0);
-  const double before = path_of(view);
-  for (auto at = view.waiting.begin; at < view.waiting.end; ++at) {
+/// What a task gains, aged, when all its requests complete that may count; no set is being packed.
+double GreedyPack::gain_of_all(const TaskView& task) {
+  const auto set = completions(task);
+  const double before = path_of(task);
+  for (auto at = task.waiting.begin; at < task.waiting.end; ++at) {
     set_bit(set, instance_.waiting[instance_.waiting_of_tasks[at]].bit, true);
   }
-  for (auto at = view.running.begin; instance_.config->count_running && at < view.running.end; ++at) {
+  for (auto at = task.running.begin; instance_.config->count_running && at < task.running.end; ++at) {
     set_bit(set, instance_.running[instance_.running_of_tasks[at]].bit, true);
   }
-  const double after = path_of(view);
+  const double after = path_of(task);
   std::fill(set.begin(), set.end(), 0);
-  return std::max(view.age_factor * (before - after), 0.0);
+  return std::max(task.age_factor * (before - after), 0.0);
 }
 
 Allocation GreedyPack::pack(std::span<const std::uint32_t> members) {

@@ -54,7 +54,7 @@ SetBound::Sums& SetBound::Sums::operator-=(const Sums& other) noexcept {
   return *this;
 }
 
-SetBound::SetBound(const Instance& instance, GreedyPack& pack)
+SetBound::SetBound(const Instance& instance, const GreedyPack& pack)
     : instance_(instance), capacity_(instance.config->kv_capacity_tokens) {
   agents_.reserve(instance.agents.size());
   for (const AgentView& agent : instance.agents) {
@@ -79,7 +79,7 @@ SetBound::SetBound(const Instance& instance, GreedyPack& pack)
 
 /// Prices at which a share of the waiting requests is worth its tokens, or as many as there are slots their slot. The
 /// last price is nothing.
-void SetBound::choose_prices(GreedyPack& pack) {
+void SetBound::choose_prices(const GreedyPack& pack) {
   constexpr std::array<std::size_t, 5> kShares{32, 16, 8, 4, 2};
   std::vector<double> values;
   values.reserve(instance_.waiting.size());
@@ -101,7 +101,7 @@ void SetBound::choose_prices(GreedyPack& pack) {
 }
 
 /// What the waiting requests of each agent are worth at each price.
-void SetBound::add_worth(GreedyPack& pack) {
+void SetBound::add_worth(const GreedyPack& pack) {
   for (std::uint32_t at = 0; at < instance_.waiting.size(); ++at) {
     const RequestView& request = instance_.waiting[at];
     if (pack.has_siblings(request.task)) {
@@ -122,7 +122,7 @@ void SetBound::add_worth(GreedyPack& pack) {
 }
 
 /// Requests of one task together gain no more than all of them do.
-void SetBound::add_siblings(std::uint32_t task, GreedyPack& pack) {
+void SetBound::add_siblings(std::uint32_t task, const GreedyPack& pack) {
   const Range range = instance_.tasks[task].waiting;
   const double together = pack.most_gain_of(task);
   for (auto at = range.begin; at < range.end;) {

@@ -33,7 +33,7 @@ class SetBound {
   };
 
   /// `pack`: for the gains of the waiting requests.
-  SetBound(const Instance& instance, GreedyPack& pack);
+  SetBound(const Instance& instance, const GreedyPack& pack);
 
   [[nodiscard]] const Sums& of(std::uint32_t agent) const noexcept { return agents_[agent]; }
 
@@ -50,9 +50,9 @@ class SetBound {
     double slot = 0.0;
   };
 
-  void choose_prices(GreedyPack& pack);
-  void add_worth(GreedyPack& pack);
-  void add_siblings(std::uint32_t task, GreedyPack& pack);
+  void choose_prices(const GreedyPack& pack);
+  void add_worth(const GreedyPack& pack);
+  void add_siblings(std::uint32_t task, const GreedyPack& pack);
   [[nodiscard]] std::int64_t slots_after(std::int64_t kept) const noexcept;
 
   const Instance& instance_;

@@ -21,14 +21,19 @@ struct Packed {
   std::vector<Id> admit;
 };
 
+std::vector<Id> admitted(const detail::Instance& instance, const GreedyPack& packing, const Allocation& allocation) {
+  std::vector<Id> out;
+  for (const auto& admission : packing.admissions().first(allocation.admitted)) {
+    out.push_back(*instance.waiting[admission.request].id);
+  }
+  return out;
+}
+
 Packed pack(World& world, const Members& members) {
   const auto& instance = world.build();
   GreedyPack packing(instance);
-  Packed out{packing.pack(members), {}};
-  for (const auto& admission : packing.admissions().first(out.allocation.admitted)) {
-    out.admit.push_back(*instance.waiting[admission.request].id);
-  }
-  return out;
+  const Allocation allocation = packing.pack(members);
+  return {allocation, admitted(instance, packing, allocation)};
 }
 
 using Ids = std::vector<Id>;
@@ -313,12 +318,9 @@ TEST(GreedyPack, PreemptedRequestsDoNotCount) {
 Packed pack_and_fill(World& world, Members& members) {
   const auto& instance = world.build();
   GreedyPack packing(instance);
-  Packed out{packing.pack(members), {}};
-  packing.fill(members, out.allocation);
-  for (const auto& admission : packing.admissions().first(out.allocation.admitted)) {
-    out.admit.push_back(*instance.waiting[admission.request].id);
-  }
-  return out;
+  Allocation allocation = packing.pack(members);
+  packing.fill(members, allocation);
+  return {allocation, admitted(instance, packing, allocation)};
 }
 
 TEST(Fill, TakesInTheAgentInTheGreatestDemand) {

@@ -83,9 +83,8 @@ struct LeftWaiting {
 
 struct Explanation {
   Decision decision;
-  std::vector<CandidateState>
-      candidates;                         ///< best first, the chosen one at the front (work_conserving: not yet filled)
-  std::vector<LeftWaiting> left_waiting;  ///< by request id
+  std::vector<CandidateState> candidates;  ///< best first, the chosen one, not yet filled, at the front
+  std::vector<LeftWaiting> left_waiting;   ///< by request id
 };
 
 /// The decision of SPEC for a state. Pure. Throws ConfigError, SnapshotError or (with samples = 0) CapacityError.
