@@ -11,7 +11,6 @@ namespace topas::detail {
 
 namespace {
 
-constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max() / 2;
 void set_bit(std::span<std::uint64_t> set, std::uint32_t bit, bool value) noexcept {
   const std::uint64_t mask = std::uint64_t{1} << (bit % 64);
   set[bit / 64] = value ? set[bit / 64] | mask : set[bit / 64] & ~mask;
@@ -82,10 +81,10 @@ void GreedyPack::bound_gains() {
     most_gain_[ranked.option.request] = std::max(ranked.option.gain, 0.0);
   }
   for (std::uint32_t task = 0; task < instance_.tasks.size(); ++task) {
-    if (!has_siblings(task)) {
+    const TaskView& view = instance_.tasks[task];
+    if (!has_siblings(view)) {
       continue;
     }
-    const TaskView& view = instance_.tasks[task];
     const double together = most_gain_of_[task] = gain_of_all(view);
     for (auto at = view.waiting.begin; at < view.waiting.end; ++at) {
       const std::uint32_t request = instance_.waiting_of_tasks[at];
@@ -149,13 +148,9 @@ bool GreedyPack::start(std::span<const std::uint32_t> members, Allocation& out) 
   if (room < 0 || (config.action_cap > 0 && std::cmp_greater(out.preempted, config.action_cap))) {
     return false;
   }
-  std::int64_t slots = config.action_cap > 0 ? config.action_cap : kUnlimited;
-  if (config.max_running_requests > 0) {
-    slots = std::min(slots, config.max_running_requests - static_cast<std::int64_t>(out.kept));
-  }
   room_ = first_room_ = room;
-  slots_ = first_slots_ = slots;
-  return slots >= 0 && cover(members);
+  slots_ = first_slots_ = instance_.slots_beside(out.kept);
+  return slots_ >= 0 && cover(members);
 }
 
 /// Reserves a slot and the smallest reservation for each agent without a kept request.
@@ -226,8 +221,13 @@ void GreedyPack::open_streams(std::span<const std::uint32_t> members) {
 /// E[LP] of a task after the completions so far.
 double GreedyPack::path_of(const TaskView& task) { return task.model->expected_path(completions(task), scratch_); }
 
+/// The same, before it is asked with each other request of the task.
+double GreedyPack::path_before_each(const TaskView& task) {
+  return task.model->expected_path_before_each(completions(task), scratch_);
+}
+
 GreedyPack::Option GreedyPack::option_of(std::uint32_t request) {
-  return option_of(request, path_of(instance_.tasks[instance_.waiting[request].task]));
+  return option_of(request, path_before_each(instance_.tasks[instance_.waiting[request].task]));
 }
 
 /// The marginal of a request; `before`: path_of() its task.
@@ -361,7 +361,7 @@ void GreedyPack::loosen_task(std::uint32_t task) {
   if (range.size() < 2) {
     return;  // there are no others
   }
-  const double before = path_of(instance_.tasks[task]);
+  const double before = path_before_each(instance_.tasks[task]);
   for (Option& option : loose_) {
     if (instance_.waiting[option.request].task == task) {
       option = option_of(option.request, before);

@@ -46,9 +46,8 @@ class GreedyPack {
   /// The same for all waiting requests of a task that has_siblings() together.
   [[nodiscard]] double most_gain_of(std::uint32_t task) const noexcept { return most_gain_of_[task]; }
   /// Whether what a request of the task gains depends on other requests.
-  [[nodiscard]] bool has_siblings(std::uint32_t task) const noexcept {
-    const TaskView& view = instance_.tasks[task];
-    return view.waiting.size() > 1 || (instance_.config->count_running && view.running.size() > 0);
+  [[nodiscard]] bool has_siblings(const TaskView& task) const noexcept {
+    return task.waiting.size() > 1 || (instance_.config->count_running && task.running.size() > 0);
   }
 
   /// Every admission tried by the last pack(), in order; its allocation is the first `admitted` of them.
@@ -116,6 +115,7 @@ class GreedyPack {
   void loosen_task(std::uint32_t task);
   void complete(const RequestView& request);
   [[nodiscard]] double path_of(const TaskView& task);
+  [[nodiscard]] double path_before_each(const TaskView& task);
   [[nodiscard]] Option option_of(std::uint32_t request);
   [[nodiscard]] Option option_of(std::uint32_t request, double before);
   [[nodiscard]] std::span<std::uint64_t> completions(const TaskView& task) noexcept {

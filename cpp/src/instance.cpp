@@ -7,6 +7,8 @@ namespace topas::detail {
 
 namespace {
 
+constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max() / 2;
+
 /// Groups of equal keys: `out` receives the indexes of `requests` by task, and each task its range in `out`.
 void group_by_task(const std::vector<RequestView>& requests, std::vector<TaskView>& tasks, Range TaskView::* range,
                    std::vector<std::uint32_t>& out) {
@@ -46,6 +48,13 @@ void Instance::index() {
   group_by_agent(running, agents, &AgentView::running);
   group_by_task(waiting, tasks, &TaskView::waiting, waiting_of_tasks);
   group_by_task(running, tasks, &TaskView::running, running_of_tasks);
+  std::vector<bool> listed(tasks.size(), false);
+  for (const auto& request : waiting) {
+    if (!listed[request.task]) {
+      listed[request.task] = true;
+      waiting_tasks.push_back(request.task);
+    }
+  }
   words = 0;
   for (auto& task : tasks) {
     task.first_word = words;
@@ -67,6 +76,11 @@ void Instance::index() {
       agent.revoke += running[at].revoke;
     }
   }
+}
+
+std::int64_t Instance::slots_beside(std::int64_t kept) const noexcept {
+  const std::int64_t cap = config->action_cap > 0 ? config->action_cap : kUnlimited;
+  return config->max_running_requests > 0 ? std::min(cap, config->max_running_requests - kept) : cap;
 }
 
 double age_factor(const Config& config, double age_scale_s, double now, double arrival) noexcept {

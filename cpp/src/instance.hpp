@@ -67,6 +67,7 @@ struct Instance {
   // Filled in by index().
   std::vector<std::uint32_t> waiting_of_tasks;  ///< indexes into `waiting`, grouped by task
   std::vector<std::uint32_t> running_of_tasks;  ///< indexes into `running`, grouped by task
+  std::vector<std::uint32_t> waiting_tasks;     ///< those with waiting requests, in the order of `waiting`
   std::uint32_t words = 0;                      ///< of all completion sets together
   std::int64_t resident_tokens = 0;             ///< of all resident prefixes, idle ones too
 
@@ -74,6 +75,8 @@ struct Instance {
   [[nodiscard]] double seconds_per_token_moved() const noexcept {
     return config->kv_bytes_per_token / config->swap_bytes_per_s;
   }
+  /// How many requests may be admitted when so many running ones are kept; negative: too many are.
+  [[nodiscard]] std::int64_t slots_beside(std::int64_t kept) const noexcept;
   /// Whether the request can never be served: prefix and reservation exceed the capacity.
   [[nodiscard]] bool never_fits(const RequestView& request) const noexcept {
     return agents[request.agent].prefix_tokens + request.kv_tokens > config->kv_capacity_tokens;

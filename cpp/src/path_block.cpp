@@ -1,16 +1,45 @@
 #include "path_block.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <unordered_map>
 #include <utility>
 
-#include "lanes.hpp"
+#include "vector_loops.hpp"
 
 namespace topas::detail {
 
 namespace {
 
 double lowered(double residual, double reduction) noexcept { return std::max(residual - reduction, 0.0); }
+
+// A path's length with its stage in the lowest bits of the mantissa: sorting lengths sorts stages.
+static_assert(PathBlock::kSubsetStages <= 16);
+constexpr std::uint64_t kStageBits = 15;
+
+double tagged(double length, std::uint64_t stage) noexcept {
+  return std::bit_cast<double>((std::bit_cast<std::uint64_t>(length) & ~kStageBits) | stage);
+}
+
+std::uint64_t stage_of(double length) noexcept { return std::bit_cast<std::uint64_t>(length) & kStageBits; }
+
+/// Sorts the columns of so many rows, the largest values first (odd-even transposition).
+void sort_columns(double* values, std::size_t rows, std::size_t columns) {
+  for (std::size_t round = 0; round < rows; ++round) {
+    for (std::size_t row = round % 2; row + 1 < rows; row += 2) {
+      order(values + row * columns, values + (row + 1) * columns, columns);
+    }
+  }
+}
+
+/// From a value of each set to the sum over its subsets.
+void sum_over_subsets(std::vector<double>& values) {
+  for (std::size_t bit = 1; bit < values.size(); bit *= 2) {
+    for (std::size_t set = 0; set < values.size(); ++set) {
+      values[set] += (set & bit) != 0 ? values[set ^ bit] : 0.0;
+    }
+  }
+}
 
 }  // namespace
 
@@ -45,10 +74,7 @@ void PathBlock::longest_tails(std::span<const double> reduction, Rows& tails) co
   for (std::size_t at = next_.size(); at-- > 0;) {
     double* tail = tails[at];
     for (const auto next : next_[at]) {
-      const double* behind = tails[next];
-      for (std::size_t k = 0; k < tails.columns(); ++k) {
-        tail[k] = std::max(tail[k], behind[k]);
-      }
+      raise(tail, tails[next], tails.columns());
     }
     const double* residual = outcomes_.residual[at];
     for (std::size_t k = 0; k < tails.columns(); ++k) {
@@ -65,15 +91,13 @@ void PathBlock::prepare_sources() {
   others_ = Rows(1, columns);
   for (std::size_t index = 0; index < reducible_.size(); ++index) {
     for (const auto next : next_[reducible_[index]]) {
-      std::transform(tails[next], tails[next] + columns, below_[index], below_[index],
-                     [](double left, double right) { return std::max(left, right); });
+      raise(below_[index], tails[next], columns);
     }
   }
   for (std::uint32_t at = 0; at < next_.size(); ++at) {
     if (std::find(reducible_.begin(), reducible_.end(), at) == reducible_.end()) {
       // Also stages that are not sources: their tails are never longer than a source's before them, reducible or not.
-      std::transform(tails[at], tails[at] + columns, others_[0], others_[0],
-                     [](double left, double right) { return std::max(left, right); });
+      raise(others_[0], tails[at], columns);
     }
   }
 }
@@ -84,40 +108,89 @@ double PathBlock::expected_path(std::span<const double> reduction, PathScratch& 
 
 double PathBlock::from_sources(std::span<const double> reduction, PathScratch& scratch) const {
   const std::size_t columns = outcomes_.residual.columns();
-  scratch.assign(others_[0], others_[0] + columns);
-  double* path = scratch.data();
+  double* path = scratch.values(columns);
+  std::copy_n(others_[0], columns, path);
   for (std::size_t index = 0; index < reducible_.size(); ++index) {
+    raise_path(path, outcomes_.residual[reducible_[index]], reduction[index], below_[index], columns);
+  }
+  return weighted_sum(outcomes_.weights.data(), path, columns) / outcomes_.total_weight;
+}
+
+/// The longest path from the sources before one, and from those behind it, serve all its alternatives.
+double PathBlock::expected_paths(std::span<const double> reduction, std::span<const Alternative> alternatives,
+                                 std::span<double> paths, PathScratch& scratch) const {
+  const std::size_t columns = outcomes_.residual.columns();
+  const std::size_t count = reducible_.size();
+  const double* weights = outcomes_.weights.data();
+  double* before =
+      scratch.values((count + 2) * columns);  // a row for each source: the longest path from those before it
+  double* behind = before + (count + 1) * columns;
+  std::copy_n(others_[0], columns, before);
+  for (std::size_t index = 0; index < count; ++index) {
+    double* next = before + (index + 1) * columns;
+    std::copy_n(next - columns, columns, next);
+    raise_path(next, outcomes_.residual[reducible_[index]], reduction[index], below_[index], columns);
+  }
+  std::fill_n(behind, columns, 0.0);
+  std::size_t left = alternatives.size();
+  for (std::size_t index = count; index-- > 0;) {
+    const double* residual = outcomes_.residual[reducible_[index]];
+    for (; left > 0 && alternatives[left - 1].index == index; --left) {
+      paths[left - 1] = weighted_path(weights, before + index * columns, behind, residual,
+                                      alternatives[left - 1].reduction, below_[index], columns) /
+                        outcomes_.total_weight;
+    }
+    raise_path(behind, residual, reduction[index], below_[index], columns);
+  }
+  return weighted_sum(weights, before + count * columns, columns) / outcomes_.total_weight;
+}
+
+/// In one outcome the path falls from one source's length to the next longest's once all longer sources are lowered,
+/// and never below what lowering all of them leaves.
+void PathBlock::gains_of_subsets(std::span<const double> reduction, std::vector<double>& gains,
+                                 PathScratch& scratch) const {
+  const std::size_t columns = outcomes_.residual.columns();
+  const std::size_t count = reducible_.size();
+  double* lengths = scratch.values((count + 1) * columns);
+  double* least = lengths + count * columns;
+  std::copy_n(others_[0], columns, least);
+  for (std::size_t index = 0; index < count; ++index) {
     const double* residual = outcomes_.residual[reducible_[index]];
     const double* below = below_[index];
-    const double lower = reduction[index];
+    double* length = lengths + index * columns;
     for (std::size_t k = 0; k < columns; ++k) {
-      path[k] = std::max(path[k], lowered(residual[k], lower) + below[k]);
+      least[k] = std::max(least[k], lowered(residual[k], reduction[index]) + below[k]);
+      length[k] = tagged(residual[k] + below[k], index);
     }
   }
-  return mean(path);
+  sort_columns(lengths, count, columns);
+  gains.assign(std::size_t{1} << count, 0.0);
+  for (std::size_t k = 0; k < outcomes_.weights.size(); ++k) {
+    std::size_t longer = 0;
+    double length = lengths[k];
+    for (std::size_t rank = 0; rank < count && length > least[k]; ++rank) {
+      longer |= std::size_t{1} << stage_of(length);
+      const double next = rank + 1 < count ? lengths[(rank + 1) * columns + k] : 0.0;
+      gains[longer] += outcomes_.weights[k] * (length - std::max(next, least[k]));
+      length = next;
+    }
+  }
+  sum_over_subsets(gains);
+  for (double& gain : gains) {
+    gain /= outcomes_.total_weight;
+  }
 }
 
 double PathBlock::from_all(std::span<const double> reduction, PathScratch& scratch) const {
   const std::size_t columns = outcomes_.residual.columns();
   Rows tails(next_.size(), columns);
   longest_tails(reduction, tails);
-  scratch.assign(columns, 0.0);
+  double* path = scratch.values(columns);
+  std::fill_n(path, columns, 0.0);
   for (std::size_t at = 0; at < next_.size(); ++at) {
-    for (std::size_t k = 0; k < columns; ++k) {
-      scratch[k] = std::max(scratch[k], tails[at][k]);
-    }
+    raise(path, tails[at], columns);
   }
-  return mean(scratch.data());
-}
-
-double PathBlock::mean(const double* values) const noexcept {
-  Lanes lanes{};
-  for (std::size_t k = 0; k < outcomes_.weights.size(); k += lanes.size()) {
-    for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
-      lanes[lane] += outcomes_.weights[k + lane] * values[k + lane];
-    }
-  }
-  return sum_of(lanes) / outcomes_.total_weight;
+  return weighted_sum(outcomes_.weights.data(), path, columns) / outcomes_.total_weight;
 }
 
 }  // namespace topas::detail

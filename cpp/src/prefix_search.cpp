@@ -1,9 +1,9 @@
 #include "prefix_search.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <limits>
-#include <tuple>
 #include <utility>
 
 #include "tie.hpp"
@@ -13,6 +13,13 @@ namespace topas::detail {
 namespace {
 
 constexpr double kInfeasible = -std::numeric_limits<double>::infinity();
+
+/// Two agents as a key, in lexicographic order.
+std::uint64_t pair_of(std::uint32_t first, std::uint32_t second) noexcept {
+  return (std::uint64_t{first} << 32U) | second;
+}
+std::uint32_t first_of(std::uint64_t pair) noexcept { return static_cast<std::uint32_t>(pair >> 32U); }
+std::uint32_t second_of(std::uint64_t pair) noexcept { return static_cast<std::uint32_t>(pair); }
 
 void insert(PrefixSet& set, std::uint32_t agent) { set.insert(std::upper_bound(set.begin(), set.end(), agent), agent); }
 
@@ -60,6 +67,7 @@ PrefixSearch::PrefixSearch(const Instance& instance, GreedyPack& pack, Visitor v
   for (std::uint32_t agent = 0; agent < instance_.agents.size(); ++agent) {
     if (instance_.agents[agent].resident) {
       start_.push_back(agent);
+      start_bits_ |= agent < 64 ? std::uint64_t{1} << agent : 0;
     }
   }
 }
@@ -112,30 +120,76 @@ PrefixSearch::Sums PrefixSearch::sums_of(std::span<const std::uint32_t> members)
   return sums;
 }
 
+/// Lists a set that is feasible and may score `bar`.
+void PrefixSearch::list(std::uint64_t key, const Sums& sums, double bar) {
+  if (!bound_.feasible(sums)) {
+    return;
+  }
+  const double upper = bound_.upper(sums);
+  if (is_needless(upper, bar)) {
+    ++pruned_;
+    return;
+  }
+  listed_.push_back({key, upper, kInfeasible});
+}
+
+/// The listed sets, those of the highest bounds first; where there are many, by the tighter bound, which may leave some
+/// below `bar`.
+void PrefixSearch::sort_listed(const PrefixSet& base, Form form, double bar) {
+  if (!visit_ && listed_.size() > bound_.few()) {
+    for (Listed& listed : listed_) {
+      (this->*form)(base, listed.key);
+      listed.upper = std::min(listed.upper, bound_.tighter_upper(trial_, sums_of(trial_)));
+    }
+    pruned_ += std::erase_if(listed_, [bar](const Listed& listed) { return listed.upper < bar; });
+  }
+  std::sort(listed_.begin(), listed_.end(),
+            [](const Listed& a, const Listed& b) { return a.upper != b.upper ? a.upper > b.upper : a.key < b.key; });
+}
+
+/// Evaluates the listed sets that may be chosen.
+void PrefixSearch::evaluate_listed(const PrefixSet& base, Form form) {
+  sort_listed(base, form, shortlist_.bar());
+  for (std::size_t at = 0; at < listed_.size(); ++at) {
+    if (is_spent() || is_needless(listed_[at].upper, shortlist_.bar())) {
+      pruned_ += listed_.size() - at;
+      return;
+    }
+    (this->*form)(base, listed_[at].key);
+    evaluate(trial_);
+  }
+}
+
 /// Every subset; the present one first, since a good one leaves little to do.
 void PrefixSearch::enumerate() {
   consider(start_, sums_of(start_));
-  trial_.clear();
-  enumerate(0, {});
+  listed_.clear();
+  list_subsets(0, 0, {});
+  evaluate_listed({}, &PrefixSearch::form_subset);
 }
 
-/// The subsets that agree with trial_ on the agents before `agent`.
-void PrefixSearch::enumerate(std::uint32_t agent, const Sums& sums) {
+/// The subsets that agree with `subset` on the agents before `agent`.
+void PrefixSearch::list_subsets(std::uint32_t agent, std::uint64_t subset, const Sums& sums) {
   if (bound_.overflows(sums)) {
     return;
   }
   if (agent == instance_.agents.size()) {
-    if (trial_ != start_) {
-      consider(trial_, sums);
+    if (subset != start_bits_) {
+      list(subset, sums, shortlist_.bar());
     }
     return;
   }
-  enumerate(agent + 1, sums);
+  list_subsets(agent + 1, subset, sums);
   Sums larger = sums;
   larger += bound_.of(agent);
-  trial_.push_back(agent);
-  enumerate(agent + 1, larger);
-  trial_.pop_back();
+  list_subsets(agent + 1, subset | std::uint64_t{1} << agent, larger);
+}
+
+void PrefixSearch::form_subset(const PrefixSet& base, std::uint64_t subset) {
+  trial_ = base;
+  for (; subset != 0; subset &= subset - 1) {
+    trial_.push_back(static_cast<std::uint32_t>(std::countr_zero(subset)));
+  }
 }
 
 void PrefixSearch::search_greedily() {
@@ -168,90 +222,68 @@ PrefixSearch::Climbed PrefixSearch::climb(const PrefixSet& start) {
   return at;
 }
 
+/// A single addition is a pair of the same agent.
 void PrefixSearch::list_singles(const Climbed& from) {
-  additions_.clear();
+  listed_.clear();
   list_outside(from.set);
   for (const auto agent : outside_) {
-    list(from, {agent, agent});
+    Sums sums = from.sums;
+    sums += bound_.of(agent);
+    list(pair_of(agent, agent), sums, std::min(from.value, shortlist_.bar()));
   }
 }
 
 void PrefixSearch::list_pairs(const Climbed& from) {
-  additions_.clear();
+  listed_.clear();
   list_outside(from.set);
   for (std::size_t first = 0; first < outside_.size(); ++first) {
+    Sums with_first = from.sums;
+    with_first += bound_.of(outside_[first]);
     for (std::size_t second = first + 1; second < outside_.size(); ++second) {
-      list(from, {outside_[first], outside_[second]});
+      Sums sums = with_first;
+      sums += bound_.of(outside_[second]);
+      list(pair_of(outside_[first], outside_[second]), sums, std::min(from.value, shortlist_.bar()));
     }
   }
 }
 
-/// Lists an addition that is feasible and may improve the set or be chosen.
-void PrefixSearch::list(const Climbed& from, const Addition& addition) {
-  const Sums sums = extended(from.sums, addition);
-  if (!bound_.feasible(sums)) {
-    return;
+void PrefixSearch::form_addition(const PrefixSet& base, std::uint64_t pair) {
+  trial_ = base;
+  insert(trial_, first_of(pair));
+  if (second_of(pair) != first_of(pair)) {
+    insert(trial_, second_of(pair));
   }
-  const double upper = bound_.upper(sums);
-  if (is_needless(upper, std::min(from.value, shortlist_.bar()))) {
-    ++pruned_;
-    return;
-  }
-  additions_.push_back({addition.first, addition.second, upper, kInfeasible});
 }
 
-/// Makes the listed addition of highest Phi, the first of those that tie, if it improves. Those of the highest bounds
-/// are tried first; what is bounded below the best so far need not be.
+/// Makes the listed addition of highest Phi, the first of those that tie, if it improves.
 bool PrefixSearch::add_best(Climbed& from) {
-  std::sort(additions_.begin(), additions_.end(), [](const Addition& a, const Addition& b) {
-    return std::tuple(-a.upper, a.first, a.second) < std::tuple(-b.upper, b.first, b.second);
-  });
+  sort_listed(from.set, &PrefixSearch::form_addition, std::min(from.value, shortlist_.bar()));
   double highest = kInfeasible;
-  for (auto at = additions_.begin(); at != additions_.end(); ++at) {
+  for (auto at = listed_.begin(); at != listed_.end(); ++at) {
     const double bar = std::min(std::max(from.value, highest), shortlist_.bar());
     if (is_spent() || is_needless(at->upper, bar)) {
-      pruned_ += static_cast<std::uint64_t>(additions_.end() - at);
-      additions_.erase(at, additions_.end());
+      pruned_ += static_cast<std::uint64_t>(listed_.end() - at);
+      listed_.erase(at, listed_.end());
       break;
     }
-    extend(from.set, *at);
+    form_addition(from.set, at->key);
     at->value = evaluate(trial_);
     highest = std::max(highest, at->value);
   }
   if (!beats(highest, from.value)) {
     return false;
   }
-  const Addition* chosen = nullptr;
-  for (const Addition& addition : additions_) {
-    const bool first =
-        chosen == nullptr || std::tie(addition.first, addition.second) < std::tie(chosen->first, chosen->second);
-    if (tie(addition.value, highest) && first) {
-      chosen = &addition;
+  const Listed* chosen = nullptr;
+  for (const Listed& listed : listed_) {
+    if (tie(listed.value, highest) && (chosen == nullptr || listed.key < chosen->key)) {
+      chosen = &listed;
     }
   }
-  from.value = chosen->value;
-  from.sums = extended(from.sums, *chosen);
-  extend(from.set, *chosen);
+  form_addition(from.set, chosen->key);
   from.set = trial_;
+  from.sums = sums_of(trial_);
+  from.value = chosen->value;
   return true;
-}
-
-/// The set with the addition, in trial_.
-void PrefixSearch::extend(const PrefixSet& set, const Addition& addition) {
-  trial_ = set;
-  insert(trial_, addition.first);
-  if (addition.second != addition.first) {
-    insert(trial_, addition.second);
-  }
-}
-
-PrefixSearch::Sums PrefixSearch::extended(const Sums& sums, const Addition& addition) const {
-  Sums out = sums;
-  out += bound_.of(addition.first);
-  if (addition.second != addition.first) {
-    out += bound_.of(addition.second);
-  }
-  return out;
 }
 
 /// The agents that are not in the set, in outside_.
@@ -267,27 +299,30 @@ void PrefixSearch::list_outside(const PrefixSet& set) {
   }
 }
 
-/// Single drops and single swaps.
+/// Single drops and single swaps; a drop is a swap with the agent itself.
 void PrefixSearch::repair(const PrefixSet& set) {
+  listed_.clear();
   list_outside(set);
   const Sums all = sums_of(set);
-  PrefixSet rest;
   for (const auto agent : set) {
-    rest.clear();
-    std::copy_if(set.begin(), set.end(), std::back_inserter(rest), [agent](auto other) { return other != agent; });
-    Sums sums = all;
-    sums -= bound_.of(agent);
-    consider(rest, sums);
+    Sums without = all;
+    without -= bound_.of(agent);
+    list(pair_of(agent, agent), without, shortlist_.bar());
     for (const auto other : outside_) {
-      Sums swapped = sums;
+      Sums swapped = without;
       swapped += bound_.of(other);
-      if (!bound_.feasible(swapped)) {
-        continue;
-      }
-      trial_ = rest;
-      insert(trial_, other);
-      consider(trial_, swapped);
+      list(pair_of(agent, other), swapped, shortlist_.bar());
     }
+  }
+  evaluate_listed(set, &PrefixSearch::form_swap);
+}
+
+void PrefixSearch::form_swap(const PrefixSet& base, std::uint64_t pair) {
+  trial_.clear();
+  std::copy_if(base.begin(), base.end(), std::back_inserter(trial_),
+               [pair](auto agent) { return agent != first_of(pair); });
+  if (second_of(pair) != first_of(pair)) {
+    insert(trial_, second_of(pair));
   }
 }
 

@@ -64,41 +64,46 @@ class PrefixSearch {
     Sums sums;
     double value = 0.0;
   };
-  /// One agent, or two when `second` differs.
-  struct Addition {
-    std::uint32_t first = 0;
-    std::uint32_t second = 0;
-    double upper = 0.0;  ///< bound of the set with it
-    double value = 0.0;  ///< its Phi, where that matters
+  /// A set that may have to be packed, made from another one.
+  struct Listed {
+    std::uint64_t key = 0;  ///< which: orders those that tie
+    double upper = 0.0;     ///< bound of its Phi
+    double value = 0.0;     ///< its Phi, once it is packed
   };
+  /// Writes the set of a key, made from a base, to trial_.
+  using Form = void (PrefixSearch::*)(const PrefixSet& base, std::uint64_t key);
 
   double evaluate(std::span<const std::uint32_t> members);
   void consider(std::span<const std::uint32_t> members, const Sums& sums);
   [[nodiscard]] bool is_needless(double upper, double bar) const;
   [[nodiscard]] bool is_spent() const;
   [[nodiscard]] Sums sums_of(std::span<const std::uint32_t> members) const;
+  void list(std::uint64_t key, const Sums& sums, double bar);
+  void sort_listed(const PrefixSet& base, Form form, double bar);
+  void evaluate_listed(const PrefixSet& base, Form form);
   void enumerate();
-  void enumerate(std::uint32_t agent, const Sums& sums);
+  void list_subsets(std::uint32_t agent, std::uint64_t subset, const Sums& sums);
+  void form_subset(const PrefixSet& base, std::uint64_t subset);
   void search_greedily();
   [[nodiscard]] Climbed climb(const PrefixSet& start);
   void list_singles(const Climbed& from);
   void list_pairs(const Climbed& from);
-  void list(const Climbed& from, const Addition& addition);
+  void form_addition(const PrefixSet& base, std::uint64_t pair);
   [[nodiscard]] bool add_best(Climbed& from);
-  void extend(const PrefixSet& set, const Addition& addition);
-  [[nodiscard]] Sums extended(const Sums& sums, const Addition& addition) const;
   void list_outside(const PrefixSet& set);
   void repair(const PrefixSet& set);
+  void form_swap(const PrefixSet& base, std::uint64_t pair);
 
   const Instance& instance_;
   GreedyPack& pack_;
   SetBound bound_;
   Visitor visit_;
   Shortlist shortlist_;
-  PrefixSet start_;  // the resident active agents
+  PrefixSet start_;               // the resident active agents
+  std::uint64_t start_bits_ = 0;  // the first 64 of them
   PrefixSet trial_;
   PrefixSet outside_;
-  std::vector<Addition> additions_;
+  std::vector<Listed> listed_;
   std::uint64_t evaluated_ = 0;
   std::uint64_t pruned_ = 0;
 };

@@ -10,7 +10,6 @@ namespace topas::detail {
 
 namespace {
 
-constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max() / 2;
 constexpr double kSlack = 1e-9;      // of the score: far above what ties
 constexpr double kRounding = 1e-12;  // of all summands
 
@@ -55,7 +54,10 @@ SetBound::Sums& SetBound::Sums::operator-=(const Sums& other) noexcept {
 }
 
 SetBound::SetBound(const Instance& instance, const GreedyPack& pack)
-    : instance_(instance), capacity_(instance.config->kv_capacity_tokens) {
+    : instance_(instance),
+      pack_(pack),
+      capacity_(instance.config->kv_capacity_tokens),
+      inside_(instance.agents.size(), 0) {
   agents_.reserve(instance.agents.size());
   for (const AgentView& agent : instance.agents) {
     Sums& sums = agents_.emplace_back();
@@ -70,8 +72,8 @@ SetBound::SetBound(const Instance& instance, const GreedyPack& pack)
     sums.fixed = agent.reuse + agent.redo + agent.revoke;
     preempted_ += agent.redo + agent.revoke;
   }
-  choose_prices(pack);
-  add_worth(pack);
+  choose_prices();
+  add_worth();
   for (const Sums& sums : agents_) {
     size_ += sums.fixed + *std::max_element(sums.worth.begin(), sums.worth.end());
   }
@@ -79,52 +81,52 @@ SetBound::SetBound(const Instance& instance, const GreedyPack& pack)
 
 /// Prices at which a share of the waiting requests is worth its tokens, or as many as there are slots their slot. The
 /// last price is nothing.
-void SetBound::choose_prices(const GreedyPack& pack) {
+void SetBound::choose_prices() {
   constexpr std::array<std::size_t, 5> kShares{32, 16, 8, 4, 2};
   std::vector<double> values;
   values.reserve(instance_.waiting.size());
   for (std::uint32_t at = 0; at < instance_.waiting.size(); ++at) {
-    values.push_back(pack.most_gain(at) / static_cast<double>(instance_.waiting[at].kv_tokens));
+    values.push_back(pack_.most_gain(at) / static_cast<double>(instance_.waiting[at].kv_tokens));
   }
   for (std::size_t at = 0; at < kShares.size(); ++at) {
     prices_[at].token = nth_largest(values, values.size() / kShares[at]);
   }
-  const std::int64_t slots = slots_after(0);
+  const std::int64_t slots = instance_.slots_beside(0);
   if (slots >= std::ssize(values)) {
     return;
   }
   for (std::uint32_t at = 0; at < instance_.waiting.size(); ++at) {
-    values[at] = pack.most_gain(at);
+    values[at] = pack_.most_gain(at);
   }
   prices_[5].slot = nth_largest(values, static_cast<std::size_t>(slots));
   prices_[6].slot = nth_largest(values, static_cast<std::size_t>(slots) / 2);
 }
 
 /// What the waiting requests of each agent are worth at each price.
-void SetBound::add_worth(const GreedyPack& pack) {
+void SetBound::add_worth() {
   for (std::uint32_t at = 0; at < instance_.waiting.size(); ++at) {
     const RequestView& request = instance_.waiting[at];
-    if (pack.has_siblings(request.task)) {
+    if (pack_.has_siblings(instance_.tasks[request.task])) {
       continue;
     }
-    const double gain = pack.most_gain(at);
+    const double gain = pack_.most_gain(at);
     const auto tokens = static_cast<double>(request.kv_tokens);
     auto& worth = agents_[request.agent].worth;
     for (std::size_t price = 0; price < kPrices; ++price) {
       worth[price] += std::max(gain - prices_[price].token * tokens - prices_[price].slot, 0.0);
     }
   }
-  for (std::uint32_t task = 0; task < instance_.tasks.size(); ++task) {
-    if (pack.has_siblings(task)) {
-      add_siblings(task, pack);
+  for (const auto task : instance_.waiting_tasks) {
+    if (pack_.has_siblings(instance_.tasks[task])) {
+      add_siblings(task);
     }
   }
 }
 
 /// Requests of one task together gain no more than all of them do.
-void SetBound::add_siblings(std::uint32_t task, const GreedyPack& pack) {
+void SetBound::add_siblings(std::uint32_t task) {
   const Range range = instance_.tasks[task].waiting;
-  const double together = pack.most_gain_of(task);
+  const double together = pack_.most_gain_of(task);
   for (auto at = range.begin; at < range.end;) {
     const std::uint32_t agent = instance_.waiting[instance_.waiting_of_tasks[at]].agent;
     std::array<double, kPrices> alone{};
@@ -135,7 +137,7 @@ void SetBound::add_siblings(std::uint32_t task, const GreedyPack& pack) {
       least = std::min(least, tokens);
       for (std::size_t price = 0; price < kPrices; ++price) {
         const double taken = prices_[price].token * static_cast<double>(tokens) + prices_[price].slot;
-        alone[price] += std::max(pack.most_gain(request) - taken, 0.0);
+        alone[price] += std::max(pack_.most_gain(request) - taken, 0.0);
       }
     }
     for (std::size_t price = 0; price < kPrices; ++price) {
@@ -145,25 +147,38 @@ void SetBound::add_siblings(std::uint32_t task, const GreedyPack& pack) {
   }
 }
 
-std::int64_t SetBound::slots_after(std::int64_t kept) const noexcept {
-  const Config& config = *instance_.config;
-  const std::int64_t cap = config.action_cap > 0 ? config.action_cap : kUnlimited;
-  return config.max_running_requests > 0 ? std::min(cap, config.max_running_requests - kept) : cap;
-}
-
 bool SetBound::feasible(const Sums& set) const noexcept {
   const std::int64_t cap = instance_.config->action_cap;
-  const std::int64_t slots = slots_after(set.kept);
+  const std::int64_t slots = instance_.slots_beside(set.kept);
   return !overflows(set) && slots >= set.uncovered && (cap == 0 || std::ssize(instance_.running) - set.kept <= cap);
 }
 
-double SetBound::upper(const Sums& set) const noexcept {
+double SetBound::upper(const Sums& set) const noexcept { return upper(set, set.worth, prices_, size_); }
+
+std::size_t SetBound::few() const noexcept { return joint_.has_value() ? 1 : 4 + instance_.waiting_tasks.size(); }
+
+double SetBound::tighter_upper(std::span<const std::uint32_t> members, const Sums& set) {
+  if (!joint_.has_value()) {
+    joint_.emplace(instance_, pack_, scratch_);
+  }
+  for (const auto member : members) {
+    inside_[member] = 1;
+  }
+  const auto worth = joint_->of(members, inside_);
+  for (const auto member : members) {
+    inside_[member] = 0;
+  }
+  return upper(set, worth, joint_->prices(), size_ + joint_->size());
+}
+
+double SetBound::upper(const Sums& set, std::span<const double> worth, std::span<const Price> prices,
+                       double size) const noexcept {
   const auto room = static_cast<double>(capacity_ - set.tokens);
-  const std::int64_t slots = slots_after(set.kept);
+  const std::int64_t slots = instance_.slots_beside(set.kept);
   double least = std::numeric_limits<double>::infinity();
-  for (std::size_t at = 0; at < kPrices; ++at) {
-    const double slot_price = prices_[at].slot == 0.0 ? 0.0 : prices_[at].slot * static_cast<double>(slots);
-    least = std::min(least, set.worth[at] + prices_[at].token * room + slot_price);
+  for (std::size_t at = 0; at < prices.size(); ++at) {
+    const double slot_price = prices[at].slot == 0.0 ? 0.0 : prices[at].slot * static_cast<double>(slots);
+    least = std::min(least, worth[at] + prices[at].token * room + slot_price);
   }
   const bool once = instance_.config->move_model == MoveModel::once;
   double move = 0.0;
@@ -172,8 +187,8 @@ double SetBound::upper(const Sums& set) const noexcept {
     const auto moved = static_cast<double>(instance_.resident_tokens - idle + set.moved_tokens);
     move = instance_.config->move_weight * instance_.seconds_per_token_moved() * moved;
   }
-  const double size = std::abs(least) + std::abs(set.fixed) + preempted_ + move;
-  const double bound = least + set.fixed - preempted_ - move + kSlack * (1.0 + size) + kRounding * size_;
+  const double summands = std::abs(least) + std::abs(set.fixed) + preempted_ + move;
+  const double bound = least + set.fixed - preempted_ - move + kSlack * (1.0 + summands) + kRounding * size;
   return std::isnan(bound) ? std::numeric_limits<double>::infinity() : bound;
 }
 

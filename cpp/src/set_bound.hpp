@@ -3,10 +3,13 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "greedy_pack.hpp"
 #include "instance.hpp"
+#include "joint_worth.hpp"
 
 namespace topas::detail {
 
@@ -26,7 +29,7 @@ class SetBound {
     std::int64_t incoming = 0;      ///< agents whose prefix is not resident
     std::int64_t moved_tokens = 0;  ///< prefixes that come in, less those that stay
     double fixed = 0.0;             ///< J_reuse, and the preemption that is spared
-    std::array<double, kPrices> worth{};
+    Worth<kPrices> worth{};
 
     Sums& operator+=(const Sums& other) noexcept;
     Sums& operator-=(const Sums& other) noexcept;
@@ -43,24 +46,28 @@ class SetBound {
   [[nodiscard]] bool overflows(const Sums& set) const noexcept { return set.tokens + set.cover_tokens > capacity_; }
   /// At least Phi of the set, by more than values that tie differ.
   [[nodiscard]] double upper(const Sums& set) const noexcept;
+  /// How many sets are better packed than looked at with tighter_upper().
+  [[nodiscard]] std::size_t few() const noexcept;
+  /// The same, much tighter where tasks have siblings. Dear at the first call, some additions a task later.
+  [[nodiscard]] double tighter_upper(std::span<const std::uint32_t> members, const Sums& set);
 
  private:
-  struct Price {
-    double token = 0.0;
-    double slot = 0.0;
-  };
-
-  void choose_prices(const GreedyPack& pack);
-  void add_worth(const GreedyPack& pack);
-  void add_siblings(std::uint32_t task, const GreedyPack& pack);
-  [[nodiscard]] std::int64_t slots_after(std::int64_t kept) const noexcept;
+  void choose_prices();
+  void add_worth();
+  void add_siblings(std::uint32_t task);
+  [[nodiscard]] double upper(const Sums& set, std::span<const double> worth, std::span<const Price> prices,
+                             double size) const noexcept;
 
   const Instance& instance_;
+  const GreedyPack& pack_;
   std::int64_t capacity_;
   std::array<Price, kPrices> prices_{};
   double size_ = 0.0;       // of all summands: what rounding is relative to
   double preempted_ = 0.0;  // J_redo and J_revoke if all that run are preempted
   std::vector<Sums> agents_;
+  std::optional<JointWorth> joint_;
+  std::vector<std::uint8_t> inside_;  // scratch
+  PathScratch scratch_;
 };
 
 }  // namespace topas::detail

@@ -92,6 +92,42 @@ void TaskModel::add_part(const Config& config, const Id& task, const StageGraph&
   parts_.push_back({PathBlock(graph, block, std::move(outcomes), std::move(reducible)), std::move(of_reducible)});
 }
 
+bool TaskModel::tells_each() const noexcept {
+  return singles_.empty() && parts_.size() == 1 && parts_.front().block.only_sources();
+}
+
+double TaskModel::expected_path_before_each(CompletionSet completed, PathScratch& scratch) const {
+  if (completed.size() != 1 || requests_.size() < 2 || !tells_each()) {
+    return expected_path(completed, scratch);
+  }
+  const std::uint64_t key = completed.front();
+  if (const double* known = remembered_.find(key)) {
+    return *known;
+  }
+  const Part& part = parts_.front();
+  reduction_.clear();
+  alternatives_.clear();
+  larger_.clear();
+  for (std::uint32_t stage = 0; stage < part.requests.size(); ++stage) {
+    const Span requests = part.requests[stage];
+    reduction_.push_back(reduction_of(requests, completed));
+    for (auto at = requests.begin; at < requests.end; ++at) {
+      const std::uint64_t with = key | std::uint64_t{1} << order_[at];
+      if (with != key && remembered_.find(with) == nullptr) {
+        alternatives_.push_back({stage, reduction_of(requests, {&with, 1})});
+        larger_.push_back(with);
+      }
+    }
+  }
+  paths_.resize(alternatives_.size());
+  const double path = part.block.expected_paths(reduction_, alternatives_, paths_, scratch);
+  remembered_.insert(key, path);
+  for (std::size_t at = 0; at < larger_.size(); ++at) {
+    remembered_.insert(larger_[at], paths_[at]);
+  }
+  return path;
+}
+
 double TaskModel::expected_path(CompletionSet completed, PathScratch& scratch) const {
   if (completed.size() > 1) {
     if (!std::equal(completed.begin(), completed.end(), last_set_.begin(), last_set_.end())) {
@@ -107,6 +143,38 @@ double TaskModel::expected_path(CompletionSet completed, PathScratch& scratch) c
   const double value = evaluate(completed, scratch);
   remembered_.insert(key, value);
   return value;
+}
+
+/// As many stages as requests: one each.
+bool TaskModel::tells_sets() const noexcept {
+  return requests_.size() <= PathBlock::kSubsetStages && tells_each() &&
+         parts_.front().requests.size() == requests_.size();
+}
+
+std::span<const double> TaskModel::gains_of_sets(PathScratch& scratch) const {
+  if (!tells_sets() || !gains_of_sets_.empty()) {
+    return gains_of_sets_;
+  }
+  const Part& part = parts_.front();
+  reduction_.clear();
+  for (const Span requests : part.requests) {  // one each
+    reduction_.push_back(requests_[order_[requests.begin]].expected_service_s);
+  }
+  std::vector<double> by_stage;
+  part.block.gains_of_subsets(reduction_, by_stage, scratch);
+  gains_of_sets_.resize(by_stage.size());
+  std::size_t set = 0;  // of request bits: that of `stages`
+  for (std::size_t stages = 0; stages < by_stage.size(); ++stages) {
+    gains_of_sets_[set] = by_stage[stages];
+    for (const Span requests : part.requests) {  // adds one to `stages`
+      const std::size_t bit = std::size_t{1} << order_[requests.begin];
+      set ^= bit;
+      if ((set & bit) != 0) {
+        break;
+      }
+    }
+  }
+  return gains_of_sets_;
 }
 
 /// What the completed requests of a stage take off its residual, in the order of their ids.

@@ -44,6 +44,14 @@ class TaskModel {
   /// requests, the last one for larger ones.
   [[nodiscard]] double expected_path(CompletionSet completed, PathScratch& scratch) const;
 
+  /// The same, where what each further completion leaves is asked next: told together they cost less.
+  [[nodiscard]] double expected_path_before_each(CompletionSet completed, PathScratch& scratch) const;
+
+  /// By how much the path falls for every set of completed requests (of bits), seconds, up to rounding; empty when the
+  /// model cannot tell them all at once: more than PathBlock::kSubsetStages requests, or several of one stage.
+  [[nodiscard]] std::span<const double> gains_of_sets(PathScratch& scratch) const;
+  [[nodiscard]] bool tells_sets() const noexcept;
+
   /// The stages whose residuals the model knows.
   [[nodiscard]] std::span<const std::uint32_t> stages() const noexcept { return stages_; }
   /// d of a request: no completion of it shortens the path by more.
@@ -73,6 +81,7 @@ class TaskModel {
                 std::span<const std::uint32_t> block);
   [[nodiscard]] Span requests_of(std::uint32_t stage) const noexcept;
   [[nodiscard]] double reduction_of(Span requests, CompletionSet completed) const noexcept;
+  [[nodiscard]] bool tells_each() const noexcept;
   [[nodiscard]] double evaluate(CompletionSet completed, PathScratch& scratch) const;
 
   std::vector<RequestOutlook> requests_;
@@ -80,8 +89,13 @@ class TaskModel {
   std::vector<std::uint32_t> stages_;
   std::vector<Single> singles_;
   std::vector<Part> parts_;
+  // Scratch, and what is remembered.
   mutable std::vector<double> reduction_;
+  mutable std::vector<PathBlock::Alternative> alternatives_;
+  mutable std::vector<std::uint64_t> larger_;
+  mutable std::vector<double> paths_;
   mutable SetMemo remembered_;
+  mutable std::vector<double> gains_of_sets_;    // empty until asked for
   mutable std::vector<std::uint64_t> last_set_;  // of a task of more than 64 requests
   mutable double last_value_ = 0.0;
 };

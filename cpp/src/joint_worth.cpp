@@ -1,0 +1,185 @@
+#include "joint_worth.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <tuple>
+
+#include "vector_loops.hpp"
+
+namespace topas::detail {
+
+namespace {
+
+/// Requests that are admitted together.
+struct Bundle {
+  double gain = 0.0;
+  std::int64_t tokens = 0;
+  std::int64_t slots = 0;
+};
+
+/// What the last of the best bundles that fill `room` gains for each unit of its `size`; 0 when all fit.
+double marginal_value(const std::vector<Bundle>& best_first, double room, std::int64_t Bundle::* size) {
+  for (const Bundle& bundle : best_first) {
+    room -= static_cast<double>(bundle.*size);
+    if (room < 0.0) {
+      return bundle.gain / static_cast<double>(bundle.*size);
+    }
+  }
+  return 0.0;
+}
+
+void sort_by_value(std::vector<Bundle>& bundles, std::int64_t Bundle::* size) {
+  std::sort(bundles.begin(), bundles.end(), [size](const Bundle& a, const Bundle& b) {
+    return a.gain * static_cast<double>(b.*size) > b.gain * static_cast<double>(a.*size);
+  });
+}
+
+}  // namespace
+
+JointWorth::JointWorth(const Instance& instance, const GreedyPack& pack, PathScratch& scratch)
+    : instance_(instance), alone_(instance.agents.size(), Worth<kPrices>{}) {
+  choose_prices(pack);
+  for (const auto at : instance.waiting_tasks) {
+    const TaskView& task = instance.tasks[at];
+    if (pack.has_siblings(task) && task.model->tells_sets()) {
+      add_jointly(task, scratch);
+    } else {
+      add_alone(task, pack);
+    }
+  }
+}
+
+/// Prices at which the best requests fill a tenth of the capacity, or so many times of it: siblings rarely gain as much
+/// for their tokens as all of them together. Where slots are few they get a price. The last price is nothing.
+void JointWorth::choose_prices(const GreedyPack& pack) {
+  std::vector<Bundle> bundles;
+  for (const auto at : instance_.waiting_tasks) {
+    const TaskView& task = instance_.tasks[at];
+    Bundle bundle;
+    for (auto place = task.waiting.begin; place < task.waiting.end; ++place) {
+      const std::uint32_t request = instance_.waiting_of_tasks[place];
+      bundle.gain = pack.has_siblings(task) ? pack.most_gain_of(at) : pack.most_gain(request);
+      bundle.tokens += instance_.waiting[request].kv_tokens;
+      ++bundle.slots;
+    }
+    bundles.push_back(bundle);
+  }
+  sort_by_value(bundles, &Bundle::tokens);
+  const auto capacity = static_cast<double>(instance_.config->kv_capacity_tokens);
+  const auto slots = instance_.slots_beside(0);
+  const bool few_slots = slots < std::ssize(instance_.waiting);
+  prices_[0].token = marginal_value(bundles, capacity / 10.0, &Bundle::tokens);
+  prices_[1].token = marginal_value(bundles, capacity * 2.0, &Bundle::tokens);
+  if (few_slots) {
+    sort_by_value(bundles, &Bundle::slots);
+    prices_[2].slot = marginal_value(bundles, static_cast<double>(slots), &Bundle::slots);
+  } else {
+    prices_[2].token = marginal_value(bundles, capacity * 5.0, &Bundle::tokens);
+  }
+}
+
+void JointWorth::add_alone(const TaskView& task, const GreedyPack& pack) {
+  for (auto place = task.waiting.begin; place < task.waiting.end; ++place) {
+    const std::uint32_t at = instance_.waiting_of_tasks[place];
+    const RequestView& request = instance_.waiting[at];
+    const auto tokens = static_cast<double>(request.kv_tokens);
+    for (std::size_t price = 0; price < kPrices; ++price) {
+      const double taken = prices_[price].token * tokens + prices_[price].slot;
+      alone_[request.agent][price] += std::max(pack.most_gain(at) - taken, 0.0);
+    }
+    size_ += pack.most_gain(at);
+  }
+}
+
+/// By agent, so that tasks with requests of the same agents share a group.
+void JointWorth::list_siblings(const TaskView& task) {
+  siblings_.clear();
+  for (auto at = task.waiting.begin; at < task.waiting.end; ++at) {
+    const RequestView& request = instance_.waiting[instance_.waiting_of_tasks[at]];
+    siblings_.push_back({request.agent, request.bit, request.kv_tokens, true});
+  }
+  for (auto at = task.running.begin; instance_.config->count_running && at < task.running.end; ++at) {
+    const RequestView& request = instance_.running[instance_.running_of_tasks[at]];
+    siblings_.push_back({request.agent, request.bit, 0, false});
+  }
+  std::sort(siblings_.begin(), siblings_.end(),
+            [](const Sibling& a, const Sibling& b) { return std::tie(a.agent, a.bit) < std::tie(b.agent, b.bit); });
+}
+
+JointWorth::Takes JointWorth::with(Takes takes, const Sibling& sibling) noexcept {
+  const std::size_t bit = std::size_t{1} << sibling.bit;
+  takes.completed |= bit;
+  takes.running |= sibling.waiting ? 0 : bit;
+  takes.tokens += static_cast<double>(sibling.kv_tokens);
+  takes.slots += sibling.waiting ? 1.0 : 0.0;
+  return takes;
+}
+
+/// For every set of siblings that may be served: what the best choice among the waiting ones is worth, given that the
+/// running ones complete.
+void JointWorth::add_jointly(const TaskView& task, PathScratch& scratch) {
+  list_siblings(task);
+  const auto gains = task.model->gains_of_sets(scratch);
+  const std::size_t sets = std::size_t{1} << siblings_.size();
+  worth_.resize(sets * kPrices);
+  takes_.resize(sets);
+  takes_[0] = {};
+  for (std::size_t set = 0; set < sets; ++set) {
+    if (set > 0) {
+      const Sibling& sibling = siblings_[static_cast<std::size_t>(std::countr_zero(set))];
+      takes_[set] = with(takes_[set & (set - 1)], sibling);
+    }
+    const Takes& takes = takes_[set];
+    const double gain = task.age_factor * (gains[takes.completed] - gains[takes.running]);
+    for (std::size_t price = 0; price < kPrices; ++price) {
+      const double taken = prices_[price].token * takes.tokens + prices_[price].slot * takes.slots;
+      worth_[set * kPrices + price] = std::max(gain - taken, 0.0);
+    }
+  }
+  for (std::size_t at = 0; at < siblings_.size(); ++at) {
+    if (siblings_[at].waiting) {  // it need not be admitted; a running one completes
+      raise_to_smaller_sets(worth_.data(), sets, std::size_t{1} << at, kPrices);
+    }
+  }
+  add(group_of_siblings().worth.data(), worth_.data(), worth_.size());
+  const std::uint64_t none = 0;
+  size_ += task.age_factor * task.model->expected_path({&none, 1}, scratch);
+}
+
+JointWorth::Group& JointWorth::group_of_siblings() {
+  const auto same = [this](const Group& group) {
+    return std::equal(group.agents.begin(), group.agents.end(), siblings_.begin(), siblings_.end(),
+                      [](std::uint32_t agent, const Sibling& sibling) { return agent == sibling.agent; });
+  };
+  if (const auto found = std::find_if(groups_.begin(), groups_.end(), same); found != groups_.end()) {
+    return *found;
+  }
+  Group& group = groups_.emplace_back();
+  for (const Sibling& sibling : siblings_) {
+    group.agents.push_back(sibling.agent);
+  }
+  group.worth.resize(worth_.size());
+  return group;
+}
+
+Worth<JointWorth::kPrices> JointWorth::of(std::span<const std::uint32_t> members,
+                                          std::span<const std::uint8_t> inside) const {
+  Worth<kPrices> sum{};
+  for (const auto member : members) {
+    for (std::size_t price = 0; price < kPrices; ++price) {
+      sum[price] += alone_[member][price];
+    }
+  }
+  for (const Group& group : groups_) {
+    std::size_t set = 0;
+    for (std::size_t bit = 0; bit < group.agents.size(); ++bit) {
+      set |= static_cast<std::size_t>(inside[group.agents[bit]]) << bit;
+    }
+    for (std::size_t price = 0; price < kPrices; ++price) {
+      sum[price] += group.worth[set * kPrices + price];
+    }
+  }
+  return sum;
+}
+
+}  // namespace topas::detail

@@ -1,0 +1,77 @@
+// What the waiting requests of a prefix set are worth at given prices, siblings jointly.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "greedy_pack.hpp"
+#include "instance.hpp"
+
+namespace topas::detail {
+
+/// What a token and a slot cost, seconds.
+struct Price {
+  double token = 0.0;
+  double slot = 0.0;
+};
+
+/// What something is worth at each of so many prices: its gain less what it takes, no less than nothing.
+template <std::size_t Prices>
+using Worth = std::array<double, Prices>;
+
+/// Siblings of a task gain together what none gains alone: where a model tells the gain of every set of completions,
+/// each prefix set is credited with the best choice among the siblings that it serves. Other requests count alone.
+class JointWorth {
+ public:
+  static constexpr std::size_t kPrices = 4;
+
+  JointWorth(const Instance& instance, const GreedyPack& pack, PathScratch& scratch);
+
+  [[nodiscard]] const std::array<Price, kPrices>& prices() const noexcept { return prices_; }
+  /// At least what any admissions from a set are worth. `members`: its agents, `inside`: the same by agent.
+  [[nodiscard]] Worth<kPrices> of(std::span<const std::uint32_t> members, std::span<const std::uint8_t> inside) const;
+  /// Of all summands together: what rounding is relative to.
+  [[nodiscard]] double size() const noexcept { return size_; }
+
+ private:
+  /// Tasks whose siblings belong to the same agents.
+  struct Group {
+    std::vector<std::uint32_t> agents;  ///< of each sibling
+    std::vector<double> worth;          ///< of each set of siblings at each price, all tasks together
+  };
+  struct Sibling {
+    std::uint32_t agent = 0;
+    std::uint32_t bit = 0;  ///< in the sets of its model
+    std::int64_t kv_tokens = 0;
+    bool waiting = false;
+  };
+  /// What a set of siblings completes, and what it takes to admit those that wait.
+  struct Takes {
+    std::size_t completed = 0;
+    std::size_t running = 0;
+    double tokens = 0.0;
+    double slots = 0.0;
+  };
+
+  void choose_prices(const GreedyPack& pack);
+  void add_alone(const TaskView& task, const GreedyPack& pack);
+  void add_jointly(const TaskView& task, PathScratch& scratch);
+  void list_siblings(const TaskView& task);
+  [[nodiscard]] static Takes with(Takes takes, const Sibling& sibling) noexcept;
+  [[nodiscard]] Group& group_of_siblings();
+
+  const Instance& instance_;
+  std::array<Price, kPrices> prices_{};
+  std::vector<Worth<kPrices>> alone_;  // of each agent
+  std::vector<Group> groups_;
+  double size_ = 0.0;
+
+  // Scratch: of one task.
+  std::vector<Sibling> siblings_;
+  std::vector<Takes> takes_;
+  std::vector<double> worth_;  // kPrices for each set
+};
+
+}  // namespace topas::detail

@@ -1,0 +1,78 @@
+#include "vector_loops.hpp"
+
+#include <algorithm>
+
+#include "lanes.hpp"
+
+// Needs the loader's help (ifunc), which glibc has.
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__SANITIZE_ADDRESS__)
+#define TOPAS_EVERY_WIDTH __attribute__((target_clones("avx2", "default")))
+#else
+#define TOPAS_EVERY_WIDTH
+#endif
+
+namespace topas::detail {
+
+TOPAS_EVERY_WIDTH void raise_path(double* __restrict path, const double* __restrict residual, double reduction,
+                                  const double* __restrict below, std::size_t count) {
+  for (std::size_t k = 0; k < count; ++k) {
+    path[k] = std::max(path[k], std::max(residual[k] - reduction, 0.0) + below[k]);
+  }
+}
+
+TOPAS_EVERY_WIDTH void raise(double* __restrict above, const double* __restrict values, std::size_t count) {
+  for (std::size_t k = 0; k < count; ++k) {
+    above[k] = std::max(above[k], values[k]);
+  }
+}
+
+TOPAS_EVERY_WIDTH double weighted_path(const double* weights, const double* before, const double* after,
+                                       const double* residual, double reduction, const double* below,
+                                       std::size_t count) {
+  Lanes lanes{};
+  for (std::size_t k = 0; k < count; k += lanes.size()) {
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
+      const std::size_t at = k + lane;
+      const double path = std::max(residual[at] - reduction, 0.0) + below[at];
+      lanes[lane] += weights[at] * std::max(std::max(before[at], after[at]), path);
+    }
+  }
+  return sum_of(lanes);
+}
+
+TOPAS_EVERY_WIDTH double weighted_sum(const double* weights, const double* values, std::size_t count) {
+  Lanes lanes{};
+  for (std::size_t k = 0; k < count; k += lanes.size()) {
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
+      lanes[lane] += weights[k + lane] * values[k + lane];
+    }
+  }
+  return sum_of(lanes);
+}
+
+TOPAS_EVERY_WIDTH void order(double* __restrict upper, double* __restrict lower, std::size_t count) {
+  for (std::size_t k = 0; k < count; ++k) {
+    const double larger = std::max(upper[k], lower[k]);
+    lower[k] = std::min(upper[k], lower[k]);
+    upper[k] = larger;
+  }
+}
+
+TOPAS_EVERY_WIDTH void add(double* __restrict sum, const double* __restrict values, std::size_t count) {
+  for (std::size_t k = 0; k < count; ++k) {
+    sum[k] += values[k];
+  }
+}
+
+TOPAS_EVERY_WIDTH void raise_to_smaller_sets(double* values, std::size_t sets, std::size_t bit, std::size_t width) {
+  const std::size_t block = bit * width;
+  for (std::size_t begin = 0; begin < sets * width; begin += 2 * block) {
+    const double* __restrict without = values + begin;
+    double* __restrict with = values + begin + block;
+    for (std::size_t k = 0; k < block; ++k) {
+      with[k] = std::max(with[k], without[k]);
+    }
+  }
+}
+
+}  // namespace topas::detail

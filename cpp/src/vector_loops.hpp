@@ -1,0 +1,33 @@
+// The innermost loops, compiled for several vector widths and chosen when the library is loaded. Every width gives the
+// same bits: nothing is contracted, and sums run in eight lanes.
+#pragma once
+
+#include <cstddef>
+
+namespace topas::detail {
+
+/// path[k] = max(path[k], max(residual[k] - reduction, 0) + below[k]).
+void raise_path(double* path, const double* residual, double reduction, const double* below, std::size_t count);
+
+/// above[k] = max(above[k], values[k]).
+void raise(double* above, const double* values, std::size_t count);
+
+/// Sum of weights[k] * max(before[k], after[k], max(residual[k] - reduction, 0) + below[k]) in eight lanes; `count` is
+/// a multiple of 8.
+[[nodiscard]] double weighted_path(const double* weights, const double* before, const double* after,
+                                   const double* residual, double reduction, const double* below, std::size_t count);
+
+/// Sum of weights[k] * values[k] in eight lanes; `count` is a multiple of 8.
+[[nodiscard]] double weighted_sum(const double* weights, const double* values, std::size_t count);
+
+/// (upper[k], lower[k]) = (larger, smaller) of the two.
+void order(double* upper, double* lower, std::size_t count);
+
+/// sum[k] += values[k].
+void add(double* sum, const double* values, std::size_t count);
+
+/// values[set * width + k] = max(values[set * width + k], values[without * width + k]) for every set of `sets` that has
+/// the bit; `without` is the set without it.
+void raise_to_smaller_sets(double* values, std::size_t sets, std::size_t bit, std::size_t width);
+
+}  // namespace topas::detail
