@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 import topas
 from topas.policies.topas import TopasPolicy
@@ -15,6 +15,9 @@ from topas.sim.profiles import config_fields
 
 Call = tuple[str, tuple[Any, ...]]
 
+#: Calls whose first argument is not a time.
+TIMELESS = {"register_agent", "register_workflow", "commit"}
+
 
 @dataclass
 class EventLog:
@@ -22,14 +25,67 @@ class EventLog:
 
     config: topas.Config
     calls: list[Call] = field(default_factory=list)
+    measured_from: int = 0  # the call that measuring begins with
 
     @property
     def decisions(self) -> int:
-        """How often the run asked for a decision."""
-        return sum(name == "decide" for name, _ in self.calls)
+        """How many of the measured calls ask for a decision."""
+        return sum(name == "decide" for name, _ in self.calls[self.measured_from :])
+
+    def first(self, decisions: int) -> EventLog:
+        """The log up to its so-manyth measured decision."""
+        asked = (at for at, (name, _) in enumerate(self.calls) if name == "decide")
+        places = [at for at in asked if at >= self.measured_from]
+        end = places[decisions - 1] + 1 if decisions <= len(places) else len(self.calls)
+        return EventLog(self.config, self.calls[:end], self.measured_from)
+
+    def to_text(self) -> str:
+        """The log as bench/cpp reads it: a line for each setting, registration, event, decision.
+
+        ``at TIME`` gives the time of what follows, ``measure`` says that measuring begins; strings
+        are ``'`` and percent-encoded; a workflow is followed by its stages: name, agent, service,
+        request service, predecessors.
+        """
+        lines = ["topas-log 1"]
+        for name, value in self.config.to_dict().items():
+            lines += [] if value is None else [f"config {name} {_plain(value)}"]
+        now: float | None = None
+        for place, (name, args) in enumerate(self.calls):
+            if place == self.measured_from:
+                lines.append("measure")
+            rest = args
+            if name not in TIMELESS:
+                if args[0] != now:
+                    now = args[0]
+                    lines.append(f"at {_plain(now)}")
+                rest = args[1:]
+            if name == "register_workflow":
+                lines += _workflow_lines(*args)
+            elif name == "commit":
+                lines.append(name)  # of the decision before it
+            else:
+                lines.append(" ".join([name, *map(_plain, rest)]))
+        return "\n".join(lines) + "\n"
 
 
-class _Recorder:
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, str):
+        return "'" + quote(value, safe="")
+    return repr(value)
+
+
+def _workflow_lines(workflow: topas.Workflow) -> list[str]:
+    lines = [f"register_workflow {_plain(workflow.name)} {len(workflow.stages)}"]
+    for stage in workflow.stages:
+        request_s = stage.service_s if stage.request_s is None else stage.request_s
+        words = (stage.name, stage.agent, float(stage.service_s), float(request_s), *stage.after)
+        lines.append(" ".join(["stage", *map(_plain, words)]))
+    return lines
+
+
+class RecordingScheduler:
     """Passes every call on to a real scheduler and writes it down."""
 
     def __init__(self, log: EventLog) -> None:
@@ -40,7 +96,7 @@ class _Recorder:
         method = getattr(self._scheduler, name)
 
         def call(*args: Any) -> Any:
-            self._log.calls.append((name, args))
+            self._log.calls.append((name, () if name == "commit" else args))
             return method(*args)
 
         return call
@@ -52,7 +108,7 @@ class _RecordingPolicy(TopasPolicy):
         super().__init__(log.config)
 
     def _new_scheduler(self) -> topas.Scheduler:
-        return _Recorder(self._log)  # type: ignore[return-value]
+        return RecordingScheduler(self._log)  # type: ignore[return-value]
 
 
 def record(workload: str, *, rate: float, tasks: int, seed: int, preset: str) -> EventLog:
@@ -62,36 +118,3 @@ def record(workload: str, *, rate: float, tasks: int, seed: int, preset: str) ->
     log = EventLog(topas.Config.preset(preset, **config_fields(built, costs, options)))
     Engine(built, _RecordingPolicy(log), costs, options).run()
     return log
-
-
-@dataclass
-class Replay:
-    """A replayed log: seconds of each decide(), all decisions, and snapshots where asked for."""
-
-    decide_s: list[float]
-    decisions: list[topas.Decision]
-    snapshots: list[topas.Snapshot]
-
-
-def replay(log: EventLog, *, snapshot_every: int = 0) -> Replay:
-    """Feed the log to a fresh scheduler, timing each ``decide``.
-
-    With ``snapshot_every`` the state at every so-manyth decision is kept, with its decision.
-    """
-    scheduler = topas.Scheduler(log.config)
-    out = Replay([], [], [])
-    for name, args in log.calls:
-        if name == "decide":
-            keep = snapshot_every > 0 and len(out.decide_s) % snapshot_every == 0
-            if keep:
-                out.snapshots.append(scheduler.snapshot(*args))
-            begin = time.perf_counter()
-            decision = scheduler.decide(*args)
-            out.decide_s.append(time.perf_counter() - begin)
-            if keep:
-                out.decisions.append(decision)
-        elif name == "commit":
-            scheduler.commit(decision)
-        else:
-            getattr(scheduler, name)(*args)
-    return out

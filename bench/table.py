@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import statistics
 
-from recording import record, replay
+from recording import record
+from replaying import lowest, replay
 
 RUNS = (
     ("metagpt-sop", 0.15, 60),
@@ -25,8 +26,7 @@ def main() -> None:
     for workload, rate, tasks in RUNS:
         for preset in ("paper", "default"):
             log = record(workload, rate=rate, tasks=tasks, seed=1, preset=preset)
-            replays = [replay(log).decide_s for _ in range(3)]
-            cost = [1e6 * min(times) for times in zip(*replays, strict=True)]
+            cost = lowest([replay(log) for _ in range(3)], "decide")
             cuts = statistics.quantiles(cost, n=100)
             figures = (statistics.fmean(cost), cuts[49], cuts[98], max(cost))
             row = " | ".join(f"{figure:,.1f}" for figure in figures)
