@@ -44,7 +44,7 @@ class EventLog:
 
         ``at TIME`` gives the time of what follows, ``measure`` says that measuring begins; strings
         are ``'`` and percent-encoded; a workflow is followed by its stages: name, agent, service,
-        request service, predecessors.
+        request service, predecessors. ``request_`` is left out of names.
         """
         lines = ["topas-log 1"]
         for name, value in self.config.to_dict().items():
@@ -64,7 +64,7 @@ class EventLog:
             elif name == "commit":
                 lines.append(name)  # of the decision before it
             else:
-                lines.append(" ".join([name, *map(_plain, rest)]))
+                lines.append(" ".join([name.removeprefix("request_"), *map(_plain, rest)]))
         return "\n".join(lines) + "\n"
 
 

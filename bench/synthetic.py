@@ -21,7 +21,7 @@ DAGS = (
 )
 FILL_S, STEP_S = 200.0, 0.5  # over which the live tasks have arrived, and between two decisions
 PREFIX_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS = (512, 4096), (256, 768), (128, 384)
-PACKED = 0.7  # the policy prefers small requests: so much of the mean reservation, each
+PACKED = 0.55  # the policy prefers small requests: so much of the mean reservation, each
 COSTS = {  # of an engine like an A100 with an 8B model
     "kv_bytes_per_token": 131072.0,
     "swap_bytes_per_s": 20e9,
