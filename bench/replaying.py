@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import math
 import struct
 import time
 import zlib
@@ -9,7 +11,6 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
 import topas
 from recording import EventLog
 from topas import reference
@@ -34,13 +35,24 @@ class Replay:
         return f"{checksum(self.decisions):08x}"
 
 
-def replay(log: EventLog, *, snapshot_every: int = 0) -> Replay:
+def replay(log: EventLog, *, snapshot_every: int = 0, arrays: bool = False) -> Replay:
     """Feed the log to a fresh scheduler, timing each call.
 
-    With ``snapshot_every`` the state at every so-manyth decision is kept.
+    With ``snapshot_every`` the state at every so-manyth decision is kept; with ``arrays`` reading a
+    decision as NumPy arrays counts as a part of ``decide``.
     """
+    gc.disable()
+    try:
+        return _replay(log, snapshot_every, arrays)
+    finally:
+        gc.enable()
+
+
+def _replay(log: EventLog, snapshot_every: int, arrays: bool) -> Replay:
     scheduler = topas.Scheduler(log.config)
     methods = {name: getattr(scheduler, name) for name in {name for name, _ in log.calls}}
+    if arrays:
+        methods["decide"] = lambda now: (decided := scheduler.decide(now), decided.arrays())[0]
     out = Replay()
     clock = time.perf_counter_ns
     decision: Any = None
@@ -79,22 +91,34 @@ def checksum(decisions: list[topas.Decision]) -> int:
     return total
 
 
-def check(log: EventLog, done: Replay, *, referenced: int) -> dict[str, int]:
-    """Compare the kept states' decisions with those of the other doors; how many were compared.
+@dataclass
+class Checked:
+    """How many states were compared with the pure door, and what the reference took for some."""
 
-    The pure door must agree bit for bit on all of them, the readable reference on at most
+    states: int = 0
+    reference_us: dict[int, float] = field(default_factory=dict)  # by number of the decision
+
+
+def check(log: EventLog, done: Replay, *, referenced: int) -> Checked:
+    """Compare the kept states' decisions with those of the other doors.
+
+    The pure door must agree bit for bit on all of them, the readable reference on about
     ``referenced``, evenly taken: same sets and order, the score to 1e-9.
     """
     numbers = sorted(done.snapshots)
-    every = max(1, len(numbers) // referenced) if referenced else 0
-    for at, number in enumerate(numbers):
+    out = Checked(len(numbers))
+    every = max(1, len(numbers) // referenced) if referenced else len(numbers) + 1
+    settings = log.config.to_dict()
+    for at, number in enumerate(numbers, start=1):
         state, decision = done.snapshots[number], done.decisions[number]
-        pure = topas.decide(state, log.config)
-        assert pure.to_dict() == decision.to_dict(), f"decision {number}: the doors differ"
-        if every and at % every == 0:
-            wanted = reference.decide(state.to_dict(), log.config.to_dict())
-            got = decision.to_dict()
+        got = decision.to_dict()
+        assert topas.decide(state, log.config).to_dict() == got, f"{number}: the doors differ"
+        if at % every == 0:
+            plain = state.to_dict()
+            begin = time.perf_counter()
+            wanted = reference.decide(plain, settings)
+            out.reference_us[number] = 1e6 * (time.perf_counter() - begin)
             for key in ("resident", "admit", "preempt"):
-                assert wanted[key] == got[key], f"decision {number}: {key} is not the reference's"
-            assert wanted["score"] == pytest.approx(got["score"], rel=1e-9, abs=1e-9)
-    return {"pure": len(numbers), "reference": len(numbers[::every]) if every else 0}
+                assert wanted[key] == got[key], f"{number}: {key} is not the reference's"
+            assert math.isclose(wanted["score"], got["score"], rel_tol=1e-9, abs_tol=1e-9)
+    return out

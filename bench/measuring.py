@@ -1,0 +1,88 @@
+"""Measure a row: check its answers, then time it through Python and in C++."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import topas
+from figures import Figures, figures
+from machine import BENCH
+from recording import EventLog
+from replaying import check, lowest, replay
+from rows import CROSSING, EVENTS, Row
+from synthetic import record_synthetic
+
+REPLAYS = 3
+
+
+def measure(row: Row, preset: str) -> dict[str, Any]:
+    """Everything that a table says of a row under a preset."""
+    log = row.record(preset)
+    first = replay(log, snapshot_every=max(1, log.decisions // row.states))
+    checked = check(log, first, referenced=row.referenced)
+    replays = [replay(log) for _ in range(REPLAYS)]
+    assert {done.checksum for done in replays} == {first.checksum}, "replays decide differently"
+    cost = lowest(replays, "decide")
+    out: dict[str, Any] = {
+        "row": row.name,
+        "preset": preset,
+        "targets": row.targets,
+        **figures(cost),
+        "evaluated_sets": statistics.fmean(d.evaluated_sets for d in first.decisions),
+        "pruned_sets": statistics.fmean(d.pruned_sets for d in first.decisions),
+        "checked_states": checked.states,
+        "referenced_states": len(checked.reference_us),
+        "ratio": None,
+        "events": {name: figures(lowest(replays, name)) for name in EVENTS if first.call_ns[name]},
+        "core": core_figures(log, first.checksum),
+    }
+    if checked.reference_us:
+        same = sum(cost[number] for number in checked.reference_us)
+        out["reference_mean"] = statistics.fmean(checked.reference_us.values())
+        out["ratio"] = sum(checked.reference_us.values()) / same
+    return out
+
+
+def core_figures(log: EventLog, checksum: str) -> dict[str, Figures] | None:
+    """Costs of each call in C++ on the same log, or None where topas_bench is not built.
+
+    It must decide the same: its checksum is compared.
+    """
+    if not BENCH.exists():
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "states.log"
+        path.write_text(log.to_text(), encoding="ascii")
+        command = [str(BENCH), "--replays", str(REPLAYS), str(path)]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert f"checksum {checksum}" in text, f"C++ decides otherwise than {checksum}:\n{text}"
+    out: dict[str, Figures] = {}
+    for name, count, costs in re.findall(r"^  (\w+) +(\d+)  (mean .*)$", text, re.MULTILINE):
+        words = costs.split()
+        out[name] = {"count": int(count)}
+        out[name] |= {key: float(cost) for key, cost in zip(words[::2], words[1::2], strict=True)}
+    return out
+
+
+def measure_crossing(preset: str, decisions: int = 200) -> dict[str, Any] | str:
+    """What Python adds to a decision with 100 waiting, the result read as NumPy arrays, mean µs."""
+    if not hasattr(topas.Decision, "arrays"):
+        return "Decision.arrays is not there: crossing the binding is left out"
+    log = record_synthetic(CROSSING, preset, decisions=decisions)
+    plain = [replay(log) for _ in range(REPLAYS)]
+    core = core_figures(log, plain[0].checksum)
+    if core is None:
+        return "topas_bench is not built: crossing the binding is left out"
+    read = [replay(log, arrays=True) for _ in range(REPLAYS)]
+    core_us = core["decide"]["mean"]
+    return {
+        "preset": preset,
+        "core": core_us,
+        "decide": statistics.fmean(lowest(plain, "decide")) - core_us,
+        "decide_and_arrays": statistics.fmean(lowest(read, "decide")) - core_us,
+    }
