@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import os
 import random
 import sys
 import tempfile
@@ -61,7 +60,6 @@ def prompt(request: int) -> list[int]:
 def time_sglang(waiting: int, rounds: int) -> dict[str, Figures]:
     """Each of SGLang's policies on a queue of so many."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "sglang"))
-    os.environ["SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY"] = "0"  # a look at the tree each pass
     from engine import InProcessEngine
     from tiny_model import write_model
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import decision
+import instructions
 import machine
 from figures import exponent, figures
 from growth import AXES
@@ -47,3 +48,12 @@ def test_cut_logs_are_kept():
     assert log.to_text().startswith(log.first(3).to_text())
     names = {f"{name}-{preset}" for preset in ("paper", "default") for name in logs(preset)}
     assert {path.stem for path in STATES.glob("*.log")} == names
+
+
+def test_growth_of_a_count_is_a_fault():
+    assert not instructions.compare({"a": 104, "b": 50}, {"a": 100, "b": 100})
+    (fault,) = instructions.compare({"a": 106, "b": 100}, {"a": 100, "b": 100})
+    assert fault.startswith("a: +6.0%")
+    assert len(instructions.compare({"a": 100}, {"b": 100})) == 2
+    recorded = json.loads(instructions.RECORD.read_text("ascii"))
+    assert recorded["counts"].keys() == {path.stem for path in STATES.glob("*.log")}
