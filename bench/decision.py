@@ -53,6 +53,7 @@ def decision_line(row: dict[str, Any]) -> str:
     return line(
         row["row"],
         row["preset"],
+        " / ".join(f"{size:,.0f}" for size in row["sizes"].values()),
         f"{row['count']:,}",
         *(cell(row[name], targets.get(name)) for name in FIGURES),
         cell(core.get("mean")),
@@ -76,7 +77,8 @@ def event_lines(row: dict[str, Any]) -> list[str]:
 
 def report_rows(chosen: list[Row]) -> list[dict[str, Any]]:
     """Measure and print rows, then what their events cost."""
-    names = ("states", "preset", "decisions", *FIGURES, "C++ mean", "C++ p99")
+    sizes = "agents / waiting / running"
+    names = ("states", "preset", sizes, "decisions", *FIGURES, "C++ mean", "C++ p99")
     print(head(*names, "× reference", "evaluated", "pruned"))
     measured = []
     for row in chosen:

@@ -6,6 +6,7 @@ import re
 import statistics
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,22 @@ import topas
 from figures import Figures, figures
 from machine import BENCH
 from recording import EventLog
-from replaying import check, lowest, replay
+from replaying import check, lowest, replay, replays
 from rows import CROSSING, EVENTS, Row
 from synthetic import record_synthetic
 
 REPLAYS = 3
+
+
+def sizes(snapshots: Iterable[topas.Snapshot]) -> dict[str, float]:
+    """Medians of what the states hold."""
+    states = [state.to_dict()["requests"] for state in snapshots]
+    running = [sum(request["running"] for request in requests) for requests in states]
+    return {
+        "agents": statistics.median(len({r["agent"] for r in requests}) for requests in states),
+        "waiting": statistics.median(len(r) - n for r, n in zip(states, running, strict=True)),
+        "running": statistics.median(running),
+    }
 
 
 def measure(row: Row, preset: str) -> dict[str, Any]:
@@ -25,21 +37,21 @@ def measure(row: Row, preset: str) -> dict[str, Any]:
     log = row.record(preset)
     first = replay(log, snapshot_every=max(1, log.decisions // row.states))
     checked = check(log, first, referenced=row.referenced)
-    replays = [replay(log) for _ in range(REPLAYS)]
-    assert {done.checksum for done in replays} == {first.checksum}, "replays decide differently"
-    cost = lowest(replays, "decide")
+    again = replays(log, first, REPLAYS)
+    cost = lowest(again, "decide")
     out: dict[str, Any] = {
         "row": row.name,
         "preset": preset,
         "targets": row.targets,
+        "sizes": sizes(first.snapshots.values()),
         **figures(cost),
         "evaluated_sets": statistics.fmean(d.evaluated_sets for d in first.decisions),
         "pruned_sets": statistics.fmean(d.pruned_sets for d in first.decisions),
         "checked_states": checked.states,
         "referenced_states": len(checked.reference_us),
         "ratio": None,
-        "events": {name: figures(lowest(replays, name)) for name in EVENTS if first.call_ns[name]},
-        "core": core_figures(log, first.checksum),
+        "events": {name: figures(lowest(again, name)) for name in EVENTS if first.call_ns[name]},
+        "core": core_figures(log, first.checksum, len(again)),
     }
     if checked.reference_us:
         same = sum(cost[number] for number in checked.reference_us)
@@ -48,7 +60,7 @@ def measure(row: Row, preset: str) -> dict[str, Any]:
     return out
 
 
-def core_figures(log: EventLog, checksum: str) -> dict[str, Figures] | None:
+def core_figures(log: EventLog, checksum: str, count: int) -> dict[str, Figures] | None:
     """Costs of each call in C++ on the same log, or None where topas_bench is not built.
 
     It must decide the same: its checksum is compared.
@@ -58,7 +70,7 @@ def core_figures(log: EventLog, checksum: str) -> dict[str, Figures] | None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "states.log"
         path.write_text(log.to_text(), encoding="ascii")
-        command = [str(BENCH), "--replays", str(REPLAYS), str(path)]
+        command = [str(BENCH), "--replays", str(count), str(path)]
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert f"checksum {checksum}" in text, f"C++ decides otherwise than {checksum}:\n{text}"
     out: dict[str, Figures] = {}
@@ -74,11 +86,12 @@ def measure_crossing(preset: str, decisions: int = 200) -> dict[str, Any] | str:
     if not hasattr(topas.Decision, "arrays"):
         return "Decision.arrays is not there: crossing the binding is left out"
     log = record_synthetic(CROSSING, preset, decisions=decisions)
-    plain = [replay(log) for _ in range(REPLAYS)]
-    core = core_figures(log, plain[0].checksum)
+    first = replay(log)
+    plain = replays(log, first, REPLAYS)
+    core = core_figures(log, first.checksum, REPLAYS)
     if core is None:
         return "topas_bench is not built: crossing the binding is left out"
-    read = [replay(log, arrays=True) for _ in range(REPLAYS)]
+    read = replays(log, first, REPLAYS, arrays=True)
     core_us = core["decide"]["mean"]
     return {
         "preset": preset,

@@ -32,8 +32,8 @@ class Row:
 
 
 LARGE, HUGE = (
-    Shape(agents=64, waiting=1000, running=64),
-    Shape(agents=256, waiting=10_000, running=256, warm_tasks=8),
+    Shape(agents=64, waiting=1000, running=64, room=0.3),
+    Shape(agents=256, waiting=10_000, running=256, room=0.1, warm_tasks=8),
 )
 FAST = {"mean": 25.0, "p99": 100.0, "ratio": 100.0}
 
@@ -68,7 +68,7 @@ ROWS = (
         targets={"p99": 25_000.0},
     ),
     Row(
-        name="the same, max_evaluations 256",
+        name="256 agents, 10,000 waiting, 256 evaluations at most",
         shape=Shape(**{**vars(HUGE), "max_evaluations": 256}),
         decisions=100,
         states=3,

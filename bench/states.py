@@ -20,7 +20,7 @@ RUNS = {  # workload, arrivals a second, tasks, decisions kept
     "wide": ("dag-10-wide", 0.05, 20, 100),
     "chain": ("chain-3", 0.15, 40, 60),
 }
-LARGE = Shape(agents=32, waiting=200, running=32, warm_tasks=2)
+LARGE = Shape(agents=32, waiting=200, running=32, room=0.6, warm_tasks=2)
 
 
 def logs(preset: str) -> dict[str, EventLog]:

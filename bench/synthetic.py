@@ -7,6 +7,7 @@ decision is followed by a commit, completions, progress and new ready requests.
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import dataclass, field
 
 import topas
@@ -21,7 +22,7 @@ DAGS = (
 )
 FILL_S, STEP_S = 200.0, 0.5  # over which the live tasks have arrived, and between two decisions
 PREFIX_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS = (512, 4096), (256, 768), (128, 384)
-PACKED = 0.55  # the policy prefers small requests: so much of the mean reservation, each
+LIMIT_S = 60.0  # of deciding, in a recording
 COSTS = {  # of an engine like an A100 with an 8B model
     "kv_bytes_per_token": 131072.0,
     "swap_bytes_per_s": 20e9,
@@ -33,11 +34,16 @@ COSTS = {  # of an engine like an A100 with an 8B model
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """How large a state is, and the settings that are not its preset's."""
+    """How large a state is, and the settings that are not its preset's.
+
+    ``room`` is what there is beside the prefixes of half the agents, in mean reservations of the
+    running requests: less than 1 where the policy prefers small ones among many.
+    """
 
     agents: int
     waiting: int
     running: int
+    room: float = 1.0
     samples: int = 128
     exact_limit: int = 4096
     max_evaluations: int = 0
@@ -76,7 +82,7 @@ class Traffic:
         self._random = draw = random.Random(shape.seed)
         self._prefix = [draw.randint(*PREFIX_TOKENS) for _ in range(shape.agents)]
         self._kept = draw.sample(range(shape.agents), max(1, min(shape.agents // 2, shape.running)))
-        self._room = int(PACKED * shape.running * (sum(INPUT_TOKENS) + sum(OUTPUT_TOKENS)) / 2)
+        self._room = int(shape.room * shape.running * (sum(INPUT_TOKENS) + sum(OUTPUT_TOKENS)) / 2)
         config = topas.Config.preset(
             preset,
             kv_capacity_tokens=self._room + sum(self._prefix[agent] for agent in self._kept),
@@ -222,7 +228,7 @@ class Traffic:
     def _between_decisions(self) -> None:
         """What the engine tells: a few requests end, some report progress, new ones are ready."""
         self._pass_time(STEP_S)
-        excess = len(self._running) - int(1.25 * self.shape.running)
+        excess = len(self._running) - self.shape.running
         count = min(len(self._running), max(self._random.randint(1, 3), excess))
         for request in self._random.sample(sorted(self._running), count):
             self._complete(request)
@@ -243,18 +249,25 @@ class Traffic:
         """The log of the warm-up, the filling, and decisions with events between them."""
         self._warm_up()
         self._fill()
-        for at in range(settle + decisions):
-            if at == settle:
-                self.log.measured_from = len(self.log.calls)
+        begin = time.perf_counter()
+        self._decide_often(settle, begin + LIMIT_S / 2)
+        self.log.measured_from = len(self.log.calls)
+        self._decide_often(decisions, begin + LIMIT_S)
+        return self.log
+
+    def _decide_often(self, count: int, until: float) -> None:
+        for at in range(count):
+            if at > 0 and time.perf_counter() > until:
+                return
             self._between_decisions()
             self._decide()
-        return self.log
 
 
 def record_synthetic(shape: Shape, preset: str, *, decisions: int, settle: int = 10) -> EventLog:
     """The log of so many decisions on states of a shape.
 
     The first ``settle`` ones, which turn what was filled in into a state of the policy's own, come
-    before them and are not measured.
+    before them and are not measured. Where decisions are so slow that a minute does not do for
+    them, there are fewer: how many says the log.
     """
     return Traffic(shape, preset).run(decisions, settle)
