@@ -18,7 +18,7 @@ from replaying import check, lowest, replay, replays
 from rows import CROSSING, EVENTS, Row
 from synthetic import record_synthetic
 
-REPLAYS = 3
+REPLAYS, CROSSING_REPLAYS = 3, 9
 
 
 def sizes(snapshots: Iterable[topas.Snapshot]) -> dict[str, float]:
@@ -82,20 +82,20 @@ def core_figures(log: EventLog, checksum: str, count: int) -> dict[str, Figures]
 
 
 def measure_crossing(preset: str, decisions: int = 200) -> dict[str, Any] | str:
-    """What Python adds to a decision with 100 waiting, the result read as NumPy arrays, mean µs."""
+    """What Python adds to a decision with 100 waiting, read as NumPy arrays or not, median µs."""
     if not hasattr(topas.Decision, "arrays"):
         return "Decision.arrays is not there: crossing the binding is left out"
     log = record_synthetic(CROSSING, preset, decisions=decisions)
     first = replay(log)
-    plain = replays(log, first, REPLAYS)
-    core = core_figures(log, first.checksum, REPLAYS)
+    plain = replays(log, first, CROSSING_REPLAYS)
+    core = core_figures(log, first.checksum, CROSSING_REPLAYS)
     if core is None:
         return "topas_bench is not built: crossing the binding is left out"
-    read = replays(log, first, REPLAYS, arrays=True)
-    core_us = core["decide"]["mean"]
+    read = replays(log, first, CROSSING_REPLAYS, arrays=True)
+    core_us = core["decide"]["p50"]
     return {
         "preset": preset,
         "core": core_us,
-        "decide": statistics.fmean(lowest(plain, "decide")) - core_us,
-        "decide_and_arrays": statistics.fmean(lowest(read, "decide")) - core_us,
+        "decide": statistics.median(lowest(plain, "decide")) - core_us,
+        "decide_and_arrays": statistics.median(lowest(read, "decide")) - core_us,
     }

@@ -53,8 +53,6 @@ def replay(log: EventLog, *, snapshot_every: int = 0, arrays: bool = False) -> R
 def _replay(log: EventLog, snapshot_every: int, arrays: bool) -> Replay:
     scheduler = topas.Scheduler(log.config)
     methods = {name: getattr(scheduler, name) for name in {name for name, _ in log.calls}}
-    if arrays:
-        methods["decide"] = lambda now: (decided := scheduler.decide(now), decided.arrays())[0]
     out = Replay()
     clock = time.perf_counter_ns
     decision: Any = None
@@ -68,6 +66,8 @@ def _replay(log: EventLog, snapshot_every: int, arrays: bool) -> Replay:
             args = (decision,)
         begin = clock()
         result = method(*args)
+        if arrays and name == "decide":
+            result.arrays()
         took = clock() - begin
         if measured:
             out.call_ns[name].append(took)
