@@ -209,7 +209,9 @@ void GreedyPack::open_streams(std::span<const std::uint32_t> members) {
   for (const auto member : members) {
     const Range ranked = ranked_of_[member];
     if (ranked.size() > 0) {
-      streams_.push_back({member, ranked.begin, ranked.end});
+      const Option& first = ranked_[ranked.begin].option;
+      const std::int64_t tokens = instance_.waiting[first.request].kv_tokens;
+      streams_.push_back({member, ranked.begin, ranked.end, first.request, tokens, first.density});
     }
     const Range unranked = unranked_of_[member];
     for (auto at = unranked.begin; at < unranked.end; ++at) {
@@ -258,15 +260,17 @@ bool GreedyPack::fits(const RequestView& request) const noexcept {
   return request.kv_tokens <= room_for(request.agent);
 }
 
-/// To the first option of the stream that is still in it and fits; false: there is none.
-bool GreedyPack::advance(Stream& stream) const {
-  const std::int64_t room = room_for(stream.agent);
+/// To the first option of the stream that is still in it and takes no more than `room`; false: there is none.
+bool GreedyPack::advance(Stream& stream, std::int64_t room) const {
   for (; stream.at < stream.end; ++stream.at) {
     const Ranked& ranked = ranked_[stream.at];
     if (ranked.least_kv_on > room) {
       return false;
     }
-    if (off_stream_[ranked.option.request] == 0 && instance_.waiting[ranked.option.request].kv_tokens <= room) {
+    stream.request = ranked.option.request;
+    stream.kv_tokens = instance_.waiting[stream.request].kv_tokens;
+    stream.density = ranked.option.density;
+    if (off_stream_[stream.request] == 0 && stream.kv_tokens <= room) {
       return true;
     }
   }
@@ -275,14 +279,18 @@ bool GreedyPack::advance(Stream& stream) const {
 
 /// The largest density among the options that fit, ties by precedes().
 GreedyPack::Choice GreedyPack::best_option() {
+  const std::int64_t covered_room = slots_ - uncovered_count_ >= 1 ? room_ - uncovered_kv_ : -1;
   double largest = -std::numeric_limits<double>::infinity();
   for (std::size_t at = 0; at < streams_.size();) {
-    if (!advance(streams_[at])) {
-      streams_[at] = streams_.back();  // the order of streams does not matter
+    Stream& stream = streams_[at];
+    const std::int64_t room = uncovered_[stream.agent] == 0 ? covered_room : room_for(stream.agent);
+    const bool stays = stream.kv_tokens <= room && off_stream_[stream.request] == 0;
+    if (!stays && !advance(stream, room)) {
+      stream = streams_.back();  // the order of streams does not matter
       streams_.pop_back();
       continue;
     }
-    largest = std::max(largest, ranked_[streams_[at].at].option.density);
+    largest = std::max(largest, stream.density);
     ++at;
   }
   for (const Option& option : loose_) {
@@ -292,7 +300,9 @@ GreedyPack::Choice GreedyPack::best_option() {
   }
   Choice best;
   for (const Stream& stream : streams_) {
-    consider_stream(stream, largest, best);
+    if (tie(stream.density, largest)) {
+      consider_stream(stream, largest, best);
+    }
   }
   for (std::size_t at = 0; at < loose_.size(); ++at) {
     if (tie(loose_[at].density, largest) && fits(instance_.waiting[loose_[at].request]) &&

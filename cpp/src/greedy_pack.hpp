@@ -73,11 +73,14 @@ class GreedyPack {
     std::uint32_t run_end = 0;     ///< where the options of exactly its density end
     std::int64_t least_kv_on = 0;  ///< smallest reservation from here to the end of the agent's order
   };
-  /// What is left of one agent's order.
+  /// What is left of one agent's order, and its first option.
   struct Stream {
     std::uint32_t agent = 0;
     std::uint32_t at = 0;
     std::uint32_t end = 0;
+    std::uint32_t request = 0;
+    std::int64_t kv_tokens = 0;
+    double density = 0.0;
   };
   struct Emission {
     std::uint32_t admitted = 0;
@@ -107,7 +110,7 @@ class GreedyPack {
   void open_streams(std::span<const std::uint32_t> members);
   [[nodiscard]] std::int64_t room_for(std::uint32_t agent) const noexcept;
   [[nodiscard]] bool fits(const RequestView& request) const noexcept;
-  [[nodiscard]] bool advance(Stream& stream) const;
+  [[nodiscard]] bool advance(Stream& stream, std::int64_t room) const;
   [[nodiscard]] Choice best_option();
   void consider_stream(const Stream& stream, double largest, Choice& best) const;
   [[nodiscard]] bool precedes(const Option& left, const Option& right) const;

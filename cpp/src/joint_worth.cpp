@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <tuple>
 
 #include "vector_loops.hpp"
@@ -37,7 +38,7 @@ void sort_by_value(std::vector<Bundle>& bundles, std::int64_t Bundle::* size) {
 }  // namespace
 
 JointWorth::JointWorth(const Instance& instance, const GreedyPack& pack, PathScratch& scratch)
-    : instance_(instance), alone_(instance.agents.size(), Worth<kPrices>{}) {
+    : instance_(instance), alone_(instance.agents.size(), Worth<kPrices>{}), inside_(instance.agents.size(), 0) {
   choose_prices(pack);
   for (const auto at : instance.waiting_tasks) {
     const TaskView& task = instance.tasks[at];
@@ -47,10 +48,13 @@ JointWorth::JointWorth(const Instance& instance, const GreedyPack& pack, PathScr
       add_alone(task, pack);
     }
   }
+  charge_covers(pack);
+  index_groups();
 }
 
-/// Prices at which the best requests fill a tenth of the capacity, or so many times of it: siblings rarely gain as much
-/// for their tokens as all of them together. Where slots are few they get a price. The last price is nothing.
+/// Prices at which the best requests fill the room beside the present prefixes, or so many times of it: a set serves
+/// only some agents, and siblings rarely gain as much for their tokens as all of them together. Where slots are few
+/// they get a price. The last price is nothing.
 void JointWorth::choose_prices(const GreedyPack& pack) {
   std::vector<Bundle> bundles;
   for (const auto at : instance_.waiting_tasks) {
@@ -65,16 +69,21 @@ void JointWorth::choose_prices(const GreedyPack& pack) {
     bundles.push_back(bundle);
   }
   sort_by_value(bundles, &Bundle::tokens);
-  const auto capacity = static_cast<double>(instance_.config->kv_capacity_tokens);
+  std::int64_t taken = 0;
+  for (const AgentView& agent : instance_.agents) {
+    taken += agent.resident ? agent.prefix_tokens + agent.running_kv : 0;
+  }
+  const std::int64_t capacity = instance_.config->kv_capacity_tokens;
+  const auto room = static_cast<double>(std::max(capacity - taken, capacity / 8));
+  constexpr std::array kShares{0.5, 2.0, 8.0};
+  static_assert(kShares.size() < kPrices);
+  for (std::size_t at = 0; at < kShares.size(); ++at) {
+    prices_[at].token = marginal_value(bundles, kShares[at] * room, &Bundle::tokens);
+  }
   const auto slots = instance_.slots_beside(0);
-  const bool few_slots = slots < std::ssize(instance_.waiting);
-  prices_[0].token = marginal_value(bundles, capacity / 10.0, &Bundle::tokens);
-  prices_[1].token = marginal_value(bundles, capacity * 2.0, &Bundle::tokens);
-  if (few_slots) {
+  if (slots < std::ssize(instance_.waiting)) {
     sort_by_value(bundles, &Bundle::slots);
-    prices_[2].slot = marginal_value(bundles, static_cast<double>(slots), &Bundle::slots);
-  } else {
-    prices_[2].token = marginal_value(bundles, capacity * 5.0, &Bundle::tokens);
+    prices_[kShares.size() - 1] = {0.0, marginal_value(bundles, static_cast<double>(slots), &Bundle::slots)};
   }
 }
 
@@ -88,6 +97,24 @@ void JointWorth::add_alone(const TaskView& task, const GreedyPack& pack) {
       alone_[request.agent][price] += std::max(pack.most_gain(at) - taken, 0.0);
     }
     size_ += pack.most_gain(at);
+  }
+}
+
+/// An agent without a kept request is served at least one, worth it or not: it adds no more than it gains at best.
+void JointWorth::charge_covers(const GreedyPack& pack) {
+  for (std::uint32_t at = 0; at < instance_.agents.size(); ++at) {
+    const AgentView& agent = instance_.agents[at];
+    if (agent.running.size() > 0) {
+      continue;
+    }
+    for (std::size_t price = 0; price < kPrices; ++price) {
+      double best = -std::numeric_limits<double>::infinity();
+      for (auto request = agent.waiting.begin; request < agent.waiting.end; ++request) {
+        const auto tokens = static_cast<double>(instance_.waiting[request].kv_tokens);
+        best = std::max(best, pack.most_gain(request) - prices_[price].token * tokens - prices_[price].slot);
+      }
+      alone_[at][price] += std::min(best, 0.0);
+    }
   }
 }
 
@@ -162,24 +189,67 @@ JointWorth::Group& JointWorth::group_of_siblings() {
   return group;
 }
 
-Worth<JointWorth::kPrices> JointWorth::of(std::span<const std::uint32_t> members,
-                                          std::span<const std::uint8_t> inside) const {
-  Worth<kPrices> sum{};
+void JointWorth::index_groups() {
+  places_.resize(instance_.agents.size());
+  for (std::uint32_t at = 0; at < groups_.size(); ++at) {
+    const auto& agents = groups_[at].agents;  // ascending
+    for (std::size_t bit = 0; bit < agents.size(); ++bit) {
+      auto& places = places_[agents[bit]];
+      if (places.empty() || places.back().group != at) {
+        places.push_back({at, 0});
+      }
+      places.back().bits |= std::size_t{1} << bit;
+    }
+  }
+}
+
+void JointWorth::start_from(std::span<const std::uint32_t> members) {
+  std::fill(inside_.begin(), inside_.end(), 0);
+  for (Group& group : groups_) {
+    group.set = 0;
+  }
+  base_ = {};
   for (const auto member : members) {
+    inside_[member] = 1;
     for (std::size_t price = 0; price < kPrices; ++price) {
-      sum[price] += alone_[member][price];
+      base_[price] += alone_[member][price];
+    }
+    for (const Place& place : places_[member]) {
+      groups_[place.group].set |= place.bits;
     }
   }
   for (const Group& group : groups_) {
-    std::size_t set = 0;
-    for (std::size_t bit = 0; bit < group.agents.size(); ++bit) {
-      set |= static_cast<std::size_t>(inside[group.agents[bit]]) << bit;
-    }
     for (std::size_t price = 0; price < kPrices; ++price) {
-      sum[price] += group.worth[set * kPrices + price];
+      base_[price] += group.worth[group.set * kPrices + price];
     }
   }
-  return sum;
+}
+
+Worth<JointWorth::kPrices> JointWorth::with_toggled(std::span<const std::uint32_t> agents) {
+  Worth<kPrices> worth = base_;
+  const auto add_times = [&worth](double times, const double* values) {
+    for (std::size_t price = 0; price < kPrices; ++price) {
+      worth[price] += times * values[price];
+    }
+  };
+  changed_.clear();
+  for (const auto agent : agents) {
+    add_times(inside_[agent] != 0 ? -1.0 : 1.0, alone_[agent].data());
+    for (const Place& place : places_[agent]) {
+      Group& group = groups_[place.group];
+      if (group.toggled == 0) {
+        changed_.push_back(place.group);
+      }
+      group.toggled |= place.bits;
+    }
+  }
+  for (const auto at : changed_) {
+    Group& group = groups_[at];
+    add_times(-1.0, &group.worth[group.set * kPrices]);
+    add_times(1.0, &group.worth[(group.set ^ group.toggled) * kPrices]);
+    group.toggled = 0;
+  }
+  return worth;
 }
 
 }  // namespace topas::detail

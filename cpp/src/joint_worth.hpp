@@ -30,8 +30,11 @@ class JointWorth {
   JointWorth(const Instance& instance, const GreedyPack& pack, PathScratch& scratch);
 
   [[nodiscard]] const std::array<Price, kPrices>& prices() const noexcept { return prices_; }
-  /// At least what any admissions from a set are worth. `members`: its agents, `inside`: the same by agent.
-  [[nodiscard]] Worth<kPrices> of(std::span<const std::uint32_t> members, std::span<const std::uint8_t> inside) const;
+  /// The set that the next ones are told by.
+  void start_from(std::span<const std::uint32_t> members);
+  /// At least what any admissions are worth from the set that start_from() named with these agents toggled, each once:
+  /// taken in, or left out.
+  [[nodiscard]] Worth<kPrices> with_toggled(std::span<const std::uint32_t> agents);
   /// Of all summands together: what rounding is relative to.
   [[nodiscard]] double size() const noexcept { return size_; }
 
@@ -39,7 +42,14 @@ class JointWorth {
   /// Tasks whose siblings belong to the same agents.
   struct Group {
     std::vector<std::uint32_t> agents;  ///< of each sibling
+    std::size_t set = 0;                ///< of siblings whose agents are inside
+    std::size_t toggled = 0;            ///< scratch
     std::vector<double> worth;          ///< of each set of siblings at each price, all tasks together
+  };
+  /// Where an agent stands in a group.
+  struct Place {
+    std::uint32_t group = 0;
+    std::size_t bits = 0;
   };
   struct Sibling {
     std::uint32_t agent = 0;
@@ -57,15 +67,21 @@ class JointWorth {
 
   void choose_prices(const GreedyPack& pack);
   void add_alone(const TaskView& task, const GreedyPack& pack);
+  void charge_covers(const GreedyPack& pack);
   void add_jointly(const TaskView& task, PathScratch& scratch);
   void list_siblings(const TaskView& task);
   [[nodiscard]] static Takes with(Takes takes, const Sibling& sibling) noexcept;
   [[nodiscard]] Group& group_of_siblings();
+  void index_groups();
 
   const Instance& instance_;
   std::array<Price, kPrices> prices_{};
   std::vector<Worth<kPrices>> alone_;  // of each agent
   std::vector<Group> groups_;
+  std::vector<std::vector<Place>> places_;  // of each agent
+  std::vector<std::uint8_t> inside_;        // of each agent: in the set that is started from
+  Worth<kPrices> base_{};                   // of that set
+  std::vector<std::uint32_t> changed_;      // scratch: groups
   double size_ = 0.0;
 
   // Scratch: of one task.

@@ -21,8 +21,6 @@ std::uint64_t pair_of(std::uint32_t first, std::uint32_t second) noexcept {
 std::uint32_t first_of(std::uint64_t pair) noexcept { return static_cast<std::uint32_t>(pair >> 32U); }
 std::uint32_t second_of(std::uint64_t pair) noexcept { return static_cast<std::uint32_t>(pair); }
 
-void insert(PrefixSet& set, std::uint32_t agent) { set.insert(std::upper_bound(set.begin(), set.end(), agent), agent); }
-
 }  // namespace
 
 void Shortlist::offer(std::span<const std::uint32_t> members, const Allocation& allocation) {
@@ -135,11 +133,21 @@ void PrefixSearch::list(std::uint64_t key, const Sums& sums, double bar) {
 
 /// The listed sets, those of the highest bounds first; where there are many, by the tighter bound, which may leave some
 /// below `bar`.
-void PrefixSearch::sort_listed(const PrefixSet& base, Form form, double bar) {
+void PrefixSearch::sort_listed(const PrefixSet& base, Toggle toggle, double bar) {
   if (!visit_ && listed_.size() > bound_.few()) {
+    bound_.start_from(base);
+    const Sums sums = sums_of(base);
     for (Listed& listed : listed_) {
-      (this->*form)(base, listed.key);
-      listed.upper = std::min(listed.upper, bound_.tighter_upper(trial_, sums_of(trial_)));
+      (this->*toggle)(listed.key);
+      Sums changed = sums;
+      for (const auto agent : toggled_) {
+        if (std::binary_search(base.begin(), base.end(), agent)) {
+          changed -= bound_.of(agent);
+        } else {
+          changed += bound_.of(agent);
+        }
+      }
+      listed.upper = std::min(listed.upper, bound_.tighter_upper(toggled_, changed));
     }
     pruned_ += std::erase_if(listed_, [bar](const Listed& listed) { return listed.upper < bar; });
   }
@@ -147,15 +155,22 @@ void PrefixSearch::sort_listed(const PrefixSet& base, Form form, double bar) {
             [](const Listed& a, const Listed& b) { return a.upper != b.upper ? a.upper > b.upper : a.key < b.key; });
 }
 
+/// The set of a key, in trial_.
+void PrefixSearch::form(const PrefixSet& base, Toggle toggle, std::uint64_t key) {
+  (this->*toggle)(key);
+  trial_.clear();
+  std::set_symmetric_difference(base.begin(), base.end(), toggled_.begin(), toggled_.end(), std::back_inserter(trial_));
+}
+
 /// Evaluates the listed sets that may be chosen.
-void PrefixSearch::evaluate_listed(const PrefixSet& base, Form form) {
-  sort_listed(base, form, shortlist_.bar());
+void PrefixSearch::evaluate_listed(const PrefixSet& base, Toggle toggle) {
+  sort_listed(base, toggle, shortlist_.bar());
   for (std::size_t at = 0; at < listed_.size(); ++at) {
     if (is_spent() || is_needless(listed_[at].upper, shortlist_.bar())) {
       pruned_ += listed_.size() - at;
       return;
     }
-    (this->*form)(base, listed_[at].key);
+    form(base, toggle, listed_[at].key);
     evaluate(trial_);
   }
 }
@@ -165,7 +180,7 @@ void PrefixSearch::enumerate() {
   consider(start_, sums_of(start_));
   listed_.clear();
   list_subsets(0, 0, {});
-  evaluate_listed({}, &PrefixSearch::form_subset);
+  evaluate_listed(start_, &PrefixSearch::toggle_to_subset);
 }
 
 /// The subsets that agree with `subset` on the agents before `agent`.
@@ -185,10 +200,10 @@ void PrefixSearch::list_subsets(std::uint32_t agent, std::uint64_t subset, const
   list_subsets(agent + 1, subset | std::uint64_t{1} << agent, larger);
 }
 
-void PrefixSearch::form_subset(const PrefixSet& base, std::uint64_t subset) {
-  trial_ = base;
-  for (; subset != 0; subset &= subset - 1) {
-    trial_.push_back(static_cast<std::uint32_t>(std::countr_zero(subset)));
+void PrefixSearch::toggle_to_subset(std::uint64_t subset) {
+  toggled_.clear();
+  for (auto changed = subset ^ start_bits_; changed != 0; changed &= changed - 1) {
+    toggled_.push_back(static_cast<std::uint32_t>(std::countr_zero(changed)));
   }
 }
 
@@ -247,17 +262,18 @@ void PrefixSearch::list_pairs(const Climbed& from) {
   }
 }
 
-void PrefixSearch::form_addition(const PrefixSet& base, std::uint64_t pair) {
-  trial_ = base;
-  insert(trial_, first_of(pair));
-  if (second_of(pair) != first_of(pair)) {
-    insert(trial_, second_of(pair));
+void PrefixSearch::toggle_pair(std::uint64_t pair) {
+  const std::uint32_t first = first_of(pair);
+  const std::uint32_t second = second_of(pair);
+  toggled_.assign({std::min(first, second), std::max(first, second)});
+  if (first == second) {
+    toggled_.pop_back();
   }
 }
 
 /// Makes the listed addition of highest Phi, the first of those that tie, if it improves.
 bool PrefixSearch::add_best(Climbed& from) {
-  sort_listed(from.set, &PrefixSearch::form_addition, std::min(from.value, shortlist_.bar()));
+  sort_listed(from.set, &PrefixSearch::toggle_pair, std::min(from.value, shortlist_.bar()));
   double highest = kInfeasible;
   for (auto at = listed_.begin(); at != listed_.end(); ++at) {
     const double bar = std::min(std::max(from.value, highest), shortlist_.bar());
@@ -266,7 +282,7 @@ bool PrefixSearch::add_best(Climbed& from) {
       listed_.erase(at, listed_.end());
       break;
     }
-    form_addition(from.set, at->key);
+    form(from.set, &PrefixSearch::toggle_pair, at->key);
     at->value = evaluate(trial_);
     highest = std::max(highest, at->value);
   }
@@ -279,7 +295,7 @@ bool PrefixSearch::add_best(Climbed& from) {
       chosen = &listed;
     }
   }
-  form_addition(from.set, chosen->key);
+  form(from.set, &PrefixSearch::toggle_pair, chosen->key);
   from.set = trial_;
   from.sums = sums_of(trial_);
   from.value = chosen->value;
@@ -314,16 +330,7 @@ void PrefixSearch::repair(const PrefixSet& set) {
       list(pair_of(agent, other), swapped, shortlist_.bar());
     }
   }
-  evaluate_listed(set, &PrefixSearch::form_swap);
-}
-
-void PrefixSearch::form_swap(const PrefixSet& base, std::uint64_t pair) {
-  trial_.clear();
-  std::copy_if(base.begin(), base.end(), std::back_inserter(trial_),
-               [pair](auto agent) { return agent != first_of(pair); });
-  if (second_of(pair) != first_of(pair)) {
-    insert(trial_, second_of(pair));
-  }
+  evaluate_listed(set, &PrefixSearch::toggle_pair);
 }
 
 }  // namespace topas::detail

@@ -70,8 +70,8 @@ class PrefixSearch {
     double upper = 0.0;     ///< bound of its Phi
     double value = 0.0;     ///< its Phi, once it is packed
   };
-  /// Writes the set of a key, made from a base, to trial_.
-  using Form = void (PrefixSearch::*)(const PrefixSet& base, std::uint64_t key);
+  /// Writes the agents in which the set of a key differs from its base to toggled_, ascending.
+  using Toggle = void (PrefixSearch::*)(std::uint64_t key);
 
   double evaluate(std::span<const std::uint32_t> members);
   void consider(std::span<const std::uint32_t> members, const Sums& sums);
@@ -79,20 +79,20 @@ class PrefixSearch {
   [[nodiscard]] bool is_spent() const;
   [[nodiscard]] Sums sums_of(std::span<const std::uint32_t> members) const;
   void list(std::uint64_t key, const Sums& sums, double bar);
-  void sort_listed(const PrefixSet& base, Form form, double bar);
-  void evaluate_listed(const PrefixSet& base, Form form);
+  void sort_listed(const PrefixSet& base, Toggle toggle, double bar);
+  void form(const PrefixSet& base, Toggle toggle, std::uint64_t key);
+  void evaluate_listed(const PrefixSet& base, Toggle toggle);
   void enumerate();
   void list_subsets(std::uint32_t agent, std::uint64_t subset, const Sums& sums);
-  void form_subset(const PrefixSet& base, std::uint64_t subset);
+  void toggle_to_subset(std::uint64_t subset);
   void search_greedily();
   [[nodiscard]] Climbed climb(const PrefixSet& start);
   void list_singles(const Climbed& from);
   void list_pairs(const Climbed& from);
-  void form_addition(const PrefixSet& base, std::uint64_t pair);
+  void toggle_pair(std::uint64_t pair);
   [[nodiscard]] bool add_best(Climbed& from);
   void list_outside(const PrefixSet& set);
   void repair(const PrefixSet& set);
-  void form_swap(const PrefixSet& base, std::uint64_t pair);
 
   const Instance& instance_;
   GreedyPack& pack_;
@@ -102,6 +102,7 @@ class PrefixSearch {
   PrefixSet start_;               // the resident active agents
   std::uint64_t start_bits_ = 0;  // the first 64 of them
   PrefixSet trial_;
+  PrefixSet toggled_;
   PrefixSet outside_;
   std::vector<Listed> listed_;
   std::uint64_t evaluated_ = 0;

@@ -54,10 +54,7 @@ SetBound::Sums& SetBound::Sums::operator-=(const Sums& other) noexcept {
 }
 
 SetBound::SetBound(const Instance& instance, const GreedyPack& pack)
-    : instance_(instance),
-      pack_(pack),
-      capacity_(instance.config->kv_capacity_tokens),
-      inside_(instance.agents.size(), 0) {
+    : instance_(instance), pack_(pack), capacity_(instance.config->kv_capacity_tokens) {
   agents_.reserve(instance.agents.size());
   for (const AgentView& agent : instance.agents) {
     Sums& sums = agents_.emplace_back();
@@ -157,18 +154,15 @@ double SetBound::upper(const Sums& set) const noexcept { return upper(set, set.w
 
 std::size_t SetBound::few() const noexcept { return joint_.has_value() ? 1 : 4 + instance_.waiting_tasks.size(); }
 
-double SetBound::tighter_upper(std::span<const std::uint32_t> members, const Sums& set) {
+void SetBound::start_from(std::span<const std::uint32_t> members) {
   if (!joint_.has_value()) {
     joint_.emplace(instance_, pack_, scratch_);
   }
-  for (const auto member : members) {
-    inside_[member] = 1;
-  }
-  const auto worth = joint_->of(members, inside_);
-  for (const auto member : members) {
-    inside_[member] = 0;
-  }
-  return upper(set, worth, joint_->prices(), size_ + joint_->size());
+  joint_->start_from(members);
+}
+
+double SetBound::tighter_upper(std::span<const std::uint32_t> toggled, const Sums& set) {
+  return upper(set, joint_->with_toggled(toggled), joint_->prices(), size_ + joint_->size());
 }
 
 double SetBound::upper(const Sums& set, std::span<const double> worth, std::span<const Price> prices,

@@ -48,8 +48,10 @@ class SetBound {
   [[nodiscard]] double upper(const Sums& set) const noexcept;
   /// How many sets are better packed than looked at with tighter_upper().
   [[nodiscard]] std::size_t few() const noexcept;
-  /// The same, much tighter where tasks have siblings. Dear at the first call, some additions a task later.
-  [[nodiscard]] double tighter_upper(std::span<const std::uint32_t> members, const Sums& set);
+  /// For tighter_upper(): the set that the next ones are told by. Dear at the first call.
+  void start_from(std::span<const std::uint32_t> members);
+  /// upper(), much tighter where tasks have siblings, of the set that start_from() named with some agents toggled.
+  [[nodiscard]] double tighter_upper(std::span<const std::uint32_t> toggled, const Sums& set);
 
  private:
   void choose_prices();
@@ -66,7 +68,6 @@ class SetBound {
   double preempted_ = 0.0;  // J_redo and J_revoke if all that run are preempted
   std::vector<Sums> agents_;
   std::optional<JointWorth> joint_;
-  std::vector<std::uint8_t> inside_;  // scratch
   PathScratch scratch_;
 };
 
