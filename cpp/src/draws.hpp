@@ -34,9 +34,11 @@ struct Outcomes {
 [[nodiscard]] Outcomes enumerate_outcomes(const std::vector<std::vector<double>>& supports, std::size_t limit);
 
 /// `count` draws, stratified for each stage on its own: every stage gets one draw out of each of `count` strata of its
-/// distribution, in an order of its own. `streams[stage]` seeds the draws of a stage.
+/// distribution, in an order of its own. `streams[stage]` seeds the draws of a stage. `known[stage]`, where there is
+/// one, are its draws: they are copied, and its support is not looked at.
 [[nodiscard]] Outcomes draw_outcomes(const std::vector<std::vector<double>>& supports,
-                                     std::span<const std::uint64_t> streams, std::size_t count);
+                                     std::span<const std::uint64_t> streams, std::size_t count,
+                                     std::span<const double* const> known = {});
 
 /// Seed of the draws of one stage of a task: a pure function of its arguments.
 [[nodiscard]] std::uint64_t draw_stream(std::uint64_t seed, std::uint64_t task_hash, std::uint32_t stage) noexcept;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <tuple>
 
+#include "random.hpp"
 #include "vector_loops.hpp"
 
 namespace topas::detail {
@@ -173,13 +174,20 @@ void JointWorth::add_jointly(const TaskView& task, PathScratch& scratch) {
   size_ += task.age_factor * task.model->expected_path({&none, 1}, scratch);
 }
 
+/// The group of the task's agents. Where two lists of agents share a hash, the later ones are not grouped.
 JointWorth::Group& JointWorth::group_of_siblings() {
-  const auto same = [this](const Group& group) {
-    return std::equal(group.agents.begin(), group.agents.end(), siblings_.begin(), siblings_.end(),
-                      [](std::uint32_t agent, const Sibling& sibling) { return agent == sibling.agent; });
-  };
-  if (const auto found = std::find_if(groups_.begin(), groups_.end(), same); found != groups_.end()) {
-    return *found;
+  std::uint64_t hash = siblings_.size();
+  for (const Sibling& sibling : siblings_) {
+    hash = mix(hash ^ sibling.agent);
+  }
+  const auto [found, added] = group_of_.emplace(hash, static_cast<std::uint32_t>(groups_.size()));
+  if (!added) {
+    Group& group = groups_[found->second];
+    const bool same = std::equal(group.agents.begin(), group.agents.end(), siblings_.begin(), siblings_.end(),
+                                 [](std::uint32_t agent, const Sibling& sibling) { return agent == sibling.agent; });
+    if (same) {
+      return group;
+    }
   }
   Group& group = groups_.emplace_back();
   for (const Sibling& sibling : siblings_) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "greedy_pack.hpp"
@@ -78,10 +79,11 @@ class JointWorth {
   std::array<Price, kPrices> prices_{};
   std::vector<Worth<kPrices>> alone_;  // of each agent
   std::vector<Group> groups_;
-  std::vector<std::vector<Place>> places_;  // of each agent
-  std::vector<std::uint8_t> inside_;        // of each agent: in the set that is started from
-  Worth<kPrices> base_{};                   // of that set
-  std::vector<std::uint32_t> changed_;      // scratch: groups
+  std::unordered_map<std::uint64_t, std::uint32_t> group_of_;  // by a hash of their agents
+  std::vector<std::vector<Place>> places_;                     // of each agent
+  std::vector<std::uint8_t> inside_;                           // of each agent: in the set that is started from
+  Worth<kPrices> base_{};                                      // of that set
+  std::vector<std::uint32_t> changed_;                         // scratch: groups
   double size_ = 0.0;
 
   // Scratch: of one task.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <unordered_map>
+#include <limits>
 #include <utility>
 
 #include "vector_loops.hpp"
@@ -46,16 +46,17 @@ void sum_over_subsets(std::vector<double>& values) {
 PathBlock::PathBlock(const StageGraph& graph, std::span<const std::uint32_t> stages, Outcomes outcomes,
                      std::vector<std::uint32_t> reducible)
     : outcomes_(std::move(outcomes)), next_(stages.size()), reducible_(std::move(reducible)) {
-  std::unordered_map<std::uint32_t, std::uint32_t> position;
+  constexpr auto kOutside = std::numeric_limits<std::uint32_t>::max();
+  std::vector<std::uint32_t> position(graph.size(), kOutside);
   for (std::uint32_t at = 0; at < stages.size(); ++at) {
-    position.emplace(stages[at], at);
+    position[stages[at]] = at;
   }
   std::vector<bool> source(stages.size(), true);
   for (std::uint32_t at = 0; at < stages.size(); ++at) {
     for (const auto next : graph.successors(stages[at])) {
-      if (const auto found = position.find(next); found != position.end()) {
-        next_[at].push_back(found->second);
-        source[found->second] = false;
+      if (position[next] != kOutside) {
+        next_[at].push_back(position[next]);
+        source[position[next]] = false;
       }
     }
   }
@@ -85,19 +86,27 @@ void PathBlock::longest_tails(std::span<const double> reduction, Rows& tails) co
 
 void PathBlock::prepare_sources() {
   const std::size_t columns = outcomes_.residual.columns();
-  Rows tails(next_.size(), columns);
-  longest_tails({}, tails);
-  below_ = Rows(reducible_.size(), columns);
+  std::uint32_t rows = 1;
+  for (const auto at : reducible_) {
+    below_at_.push_back(next_[at].empty() ? 0 : rows++);
+  }
+  const bool parallel = std::all_of(next_.begin(), next_.end(), [](const auto& next) { return next.empty(); });
+  Rows tails;  // of parallel stages: their residuals
+  if (!parallel) {
+    tails = Rows(next_.size(), columns);
+    longest_tails({}, tails);
+  }
+  below_ = Rows(rows, columns);
   others_ = Rows(1, columns);
   for (std::size_t index = 0; index < reducible_.size(); ++index) {
     for (const auto next : next_[reducible_[index]]) {
-      raise(below_[index], tails[next], columns);
+      raise(below_[below_at_[index]], tails[next], columns);
     }
   }
   for (std::uint32_t at = 0; at < next_.size(); ++at) {
     if (std::find(reducible_.begin(), reducible_.end(), at) == reducible_.end()) {
       // Also stages that are not sources: their tails are never longer than a source's before them, reducible or not.
-      raise(others_[0], tails[at], columns);
+      raise(others_[0], parallel ? outcomes_.residual[at] : tails[at], columns);
     }
   }
 }
@@ -111,7 +120,7 @@ double PathBlock::from_sources(std::span<const double> reduction, PathScratch& s
   double* path = scratch.values(columns);
   std::copy_n(others_[0], columns, path);
   for (std::size_t index = 0; index < reducible_.size(); ++index) {
-    raise_path(path, outcomes_.residual[reducible_[index]], reduction[index], below_[index], columns);
+    raise_path(path, outcomes_.residual[reducible_[index]], reduction[index], below(index), columns);
   }
   return weighted_sum(outcomes_.weights.data(), path, columns) / outcomes_.total_weight;
 }
@@ -129,7 +138,7 @@ double PathBlock::expected_paths(std::span<const double> reduction, std::span<co
   for (std::size_t index = 0; index < count; ++index) {
     double* next = before + (index + 1) * columns;
     std::copy_n(next - columns, columns, next);
-    raise_path(next, outcomes_.residual[reducible_[index]], reduction[index], below_[index], columns);
+    raise_path(next, outcomes_.residual[reducible_[index]], reduction[index], below(index), columns);
   }
   std::fill_n(behind, columns, 0.0);
   std::size_t left = alternatives.size();
@@ -137,10 +146,10 @@ double PathBlock::expected_paths(std::span<const double> reduction, std::span<co
     const double* residual = outcomes_.residual[reducible_[index]];
     for (; left > 0 && alternatives[left - 1].index == index; --left) {
       paths[left - 1] = weighted_path(weights, before + index * columns, behind, residual,
-                                      alternatives[left - 1].reduction, below_[index], columns) /
+                                      alternatives[left - 1].reduction, below(index), columns) /
                         outcomes_.total_weight;
     }
-    raise_path(behind, residual, reduction[index], below_[index], columns);
+    raise_path(behind, residual, reduction[index], below(index), columns);
   }
   return weighted_sum(weights, before + count * columns, columns) / outcomes_.total_weight;
 }
@@ -156,11 +165,11 @@ void PathBlock::gains_of_subsets(std::span<const double> reduction, std::vector<
   std::copy_n(others_[0], columns, least);
   for (std::size_t index = 0; index < count; ++index) {
     const double* residual = outcomes_.residual[reducible_[index]];
-    const double* below = below_[index];
+    const double* behind = below(index);
     double* length = lengths + index * columns;
     for (std::size_t k = 0; k < columns; ++k) {
-      least[k] = std::max(least[k], lowered(residual[k], reduction[index]) + below[k]);
-      length[k] = tagged(residual[k] + below[k], index);
+      least[k] = std::max(least[k], lowered(residual[k], reduction[index]) + behind[k]);
+      length[k] = tagged(residual[k] + behind[k], index);
     }
   }
   sort_columns(lengths, count, columns);

@@ -32,6 +32,8 @@ class PathBlock {
   PathBlock(const StageGraph& graph, std::span<const std::uint32_t> stages, Outcomes outcomes,
             std::vector<std::uint32_t> reducible);
 
+  /// Residuals of the block's stage at a place, by outcome.
+  [[nodiscard]] const double* residuals(std::size_t place) const noexcept { return outcomes_.residual[place]; }
   [[nodiscard]] std::span<const std::uint32_t> reducible() const noexcept { return reducible_; }
 
   /// E[LP] of the block when the residual of `reducible()[i]` is lowered by `reduction[i]`, not below zero. Seconds.
@@ -61,13 +63,15 @@ class PathBlock {
   [[nodiscard]] double from_all(std::span<const double> reduction, PathScratch& scratch) const;
   void longest_tails(std::span<const double> reduction, Rows& tails) const;
   void prepare_sources();
+  [[nodiscard]] const double* below(std::size_t index) const noexcept { return below_[below_at_[index]]; }
 
   Outcomes outcomes_;
   std::vector<std::vector<std::uint32_t>> next_;  // successors inside the block
   std::vector<std::uint32_t> reducible_;
   bool only_sources_;  // every reducible stage has no predecessor in the block
-  Rows below_;         // for a reducible source: the longest path behind it
-  Rows others_;        // one row: the longest path from any other source
+  Rows below_;         // the longest path behind a reducible source; the first row is of those that end the block
+  std::vector<std::uint32_t> below_at_;  // of each reducible stage: its row
+  Rows others_;                          // one row: the longest path from any other source
 };
 
 }  // namespace topas::detail

@@ -25,6 +25,7 @@ void Profile::record_request(double service_s) {
 
 void Profile::record_total(double service_s) {
   totals_.add(service_s);
+  ++totals_version_;
   ++version_;
 }
 

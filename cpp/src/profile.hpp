@@ -39,6 +39,8 @@ class Profile {
   [[nodiscard]] double request_s() const noexcept { return requests_.empty() ? profiled_request_s_ : requests_.mean(); }
   [[nodiscard]] bool has_requests() const noexcept { return !requests_.empty(); }
   [[nodiscard]] std::size_t samples() const noexcept { return totals_.sorted().size(); }
+  /// Changes with sorted_totals().
+  [[nodiscard]] std::uint64_t totals_version() const noexcept { return totals_version_; }
   /// Changes whenever anything above does.
   [[nodiscard]] std::uint64_t version() const noexcept { return version_; }
 
@@ -47,6 +49,7 @@ class Profile {
   double profiled_request_s_;
   Window totals_;
   Window requests_;
+  std::uint64_t totals_version_ = 0;
   std::uint64_t version_ = 0;
 };
 

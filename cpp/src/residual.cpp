@@ -34,6 +34,19 @@ std::size_t residual_support_size(const StageOutlook& stage) noexcept {
   return std::max<std::size_t>(totals_above(stage).size(), 1);
 }
 
+std::size_t distinct_residuals(const StageOutlook& stage) noexcept {
+  const auto totals = totals_above(stage);
+  std::size_t count = 1;
+  for (std::size_t at = 1; at < totals.size(); ++at) {
+    count += totals[at] - stage.service_s != totals[at - 1] - stage.service_s ? 1U : 0U;
+  }
+  return count;
+}
+
+ResidualKey residual_key(const StageOutlook& stage) noexcept {
+  return {stage.totals_version, stage.service_s, totals_above(stage).empty() ? stage.request_s : 0.0};
+}
+
 double expected_residual(const StageOutlook& stage, double reduction) noexcept {
   const auto totals = totals_above(stage);
   if (totals.empty()) {

@@ -1,5 +1,7 @@
 // What the incremental door shows: decisions, snapshots, gauges.
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "scheduler_state.hpp"
 #include "solve.hpp"
@@ -76,7 +78,7 @@ const TaskModel& Scheduler::State::model_of(const Task& task) const {
   for (std::size_t at = 0; at < task.stages.size(); ++at) {
     const auto& profile = task.workflow->profiles[at];
     stage_outlooks.push_back({task.stages[at].status != StageStatus::open, profile.sorted_totals(),
-                              task.stages[at].service_s, profile.request_s()});
+                              task.stages[at].service_s, profile.request_s(), profile.totals_version()});
   }
   if (task.blocks.empty()) {
     task.blocks = detail::path_blocks(task.workflow->workflow.graph(), stage_outlooks);
@@ -85,8 +87,10 @@ const TaskModel& Scheduler::State::model_of(const Task& task) const {
   for (const auto* request : task.requests) {
     request_outlooks.push_back({request->stage, expected_service_s(*request)});
   }
+  const std::optional<TaskModel> previous = std::move(task.model);
   const TaskModel& model = task.model.emplace(config, task.id, task.workflow->workflow.graph(), task.blocks,
-                                              stage_outlooks, request_outlooks, TaskModel::Scope::blocks_of_requests);
+                                              stage_outlooks, request_outlooks, TaskModel::Scope::blocks_of_requests,
+                                              previous.has_value() ? &*previous : nullptr);
   task.model_stamp = stamp_of(model, task);
   return model;
 }

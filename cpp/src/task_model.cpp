@@ -16,24 +16,38 @@ bool contains(CompletionSet set, std::uint32_t request) noexcept {
   return ((set[request / 64] >> (request % 64)) & 1U) != 0;
 }
 
-std::vector<std::vector<double>> block_supports(std::span<const StageOutlook> stages,
-                                                std::span<const std::uint32_t> block) {
-  std::vector<std::vector<double>> supports(block.size());
-  for (std::size_t at = 0; at < block.size(); ++at) {
-    if (stages[block[at]].finished) {
-      supports[at].push_back(0.0);
-    } else {
-      residual_support(stages[block[at]], supports[at]);
-    }
+/// Equally likely residuals of a stage.
+std::vector<double> support_of(const StageOutlook& stage) {
+  std::vector<double> out;
+  if (stage.finished) {
+    out.push_back(0.0);
+  } else {
+    residual_support(stage, out);
   }
-  return supports;
+  return out;
+}
+
+bool can_enumerate(std::span<const StageOutlook> stages, std::span<const std::uint32_t> block, std::size_t limit) {
+  std::size_t count = 1;
+  for (const auto at : block) {
+    const std::size_t distinct = stages[at].finished ? 1 : distinct_residuals(stages[at]);
+    if (distinct > limit / count) {
+      return false;
+    }
+    count *= distinct;
+  }
+  return true;
 }
 
 }  // namespace
 
 TaskModel::TaskModel(const Config& config, const Id& task, const StageGraph& graph, const PathBlocks& blocks,
-                     std::span<const StageOutlook> stages, std::span<const RequestOutlook> requests, Scope scope)
-    : requests_(requests.begin(), requests.end()), order_(requests.size()) {
+                     std::span<const StageOutlook> stages, std::span<const RequestOutlook> requests, Scope scope,
+                     const TaskModel* previous)
+    : seed_(config.seed),
+      samples_(config.samples),
+      requests_(requests.begin(), requests.end()),
+      order_(requests.size()) {
   std::iota(order_.begin(), order_.end(), 0U);
   std::sort(order_.begin(), order_.end(), [this](auto a, auto b) {
     return requests_[a].stage != requests_[b].stage ? requests_[a].stage < requests_[b].stage : a < b;
@@ -50,7 +64,7 @@ TaskModel::TaskModel(const Config& config, const Id& task, const StageGraph& gra
     const StageOutlook& first = stages[block.front()];
     const auto limit = static_cast<std::size_t>(config.exact_limit);
     if (block.size() > 1 || (!first.finished && residual_support_size(first) > limit)) {
-      add_part(config, task, graph, stages, block);
+      add_part(config, task, graph, stages, block, previous);
     } else if (!first.finished) {
       singles_.push_back({first, requests_of(block.front())});
     }
@@ -66,20 +80,19 @@ TaskModel::Span TaskModel::requests_of(std::uint32_t stage) const noexcept {
 }
 
 void TaskModel::add_part(const Config& config, const Id& task, const StageGraph& graph,
-                         std::span<const StageOutlook> stages, std::span<const std::uint32_t> block) {
-  const auto supports = block_supports(stages, block);
-  Outcomes outcomes = enumerate_outcomes(supports, static_cast<std::size_t>(config.exact_limit));
-  if (outcomes.weights.empty()) {
-    if (config.samples == 0) {
-      throw CapacityError(text("task ", to_string(task), ": the residuals of its ", block.size(),
-                               " parallel stages have more than exact_limit = ", config.exact_limit,
-                               " joint outcomes, and samples = 0 forbids sampling"));
-    }
-    std::vector<std::uint64_t> streams;
+                         std::span<const StageOutlook> stages, std::span<const std::uint32_t> block,
+                         const TaskModel* previous) {
+  const auto limit = static_cast<std::size_t>(config.exact_limit);
+  Outcomes outcomes;
+  std::vector<Drawn> drawn;
+  if (can_enumerate(stages, block, limit)) {
+    std::vector<std::vector<double>> supports;
     for (const auto stage : block) {
-      streams.push_back(draw_stream(config.seed, stable_hash(task), stage));
+      supports.push_back(support_of(stages[stage]));
     }
-    outcomes = draw_outcomes(supports, streams, static_cast<std::size_t>(config.samples));
+    outcomes = enumerate_outcomes(supports, limit);
+  } else {
+    drawn = draw(config, task, stages, block, previous, outcomes);
   }
   std::vector<std::uint32_t> reducible;  // places in the block
   std::vector<Span> of_reducible;
@@ -89,7 +102,46 @@ void TaskModel::add_part(const Config& config, const Id& task, const StageGraph&
       of_reducible.push_back(here);
     }
   }
-  parts_.push_back({PathBlock(graph, block, std::move(outcomes), std::move(reducible)), std::move(of_reducible)});
+  parts_.push_back(
+      {PathBlock(graph, block, std::move(outcomes), std::move(reducible)), std::move(of_reducible), std::move(drawn)});
+}
+
+std::vector<TaskModel::Drawn> TaskModel::draw(const Config& config, const Id& task,
+                                              std::span<const StageOutlook> stages,
+                                              std::span<const std::uint32_t> block, const TaskModel* previous,
+                                              Outcomes& out) const {
+  if (config.samples == 0) {
+    throw CapacityError(text("task ", to_string(task), ": the residuals of its ", block.size(),
+                             " parallel stages have more than exact_limit = ", config.exact_limit,
+                             " joint outcomes, and samples = 0 forbids sampling"));
+  }
+  const bool same_settings = previous != nullptr && previous->seed_ == seed_ && previous->samples_ == samples_;
+  std::vector<Drawn> drawn;
+  std::vector<const double*> known;
+  std::vector<std::vector<double>> supports(block.size());
+  std::vector<std::uint64_t> streams;
+  for (std::size_t at = 0; at < block.size(); ++at) {
+    const StageOutlook& stage = stages[block[at]];
+    drawn.push_back({block[at], stage.finished, stage.finished ? ResidualKey{} : residual_key(stage)});
+    known.push_back(same_settings ? previous->find_draws(drawn.back()) : nullptr);
+    streams.push_back(draw_stream(config.seed, stable_hash(task), block[at]));
+    if (known.back() == nullptr) {
+      supports[at] = support_of(stage);
+    }
+  }
+  out = draw_outcomes(supports, streams, static_cast<std::size_t>(config.samples), known);
+  return drawn;
+}
+
+/// The draws of a stage if the model has made them.
+const double* TaskModel::find_draws(const Drawn& drawn) const noexcept {
+  for (const Part& part : parts_) {
+    const auto found = std::find(part.drawn.begin(), part.drawn.end(), drawn);
+    if (found != part.drawn.end()) {
+      return part.block.residuals(static_cast<std::size_t>(found - part.drawn.begin()));
+    }
+  }
+  return nullptr;
 }
 
 bool TaskModel::tells_each() const noexcept {

@@ -36,9 +36,11 @@ class TaskModel {
   TaskModel(const Config& config, const Id& task, const StageGraph& graph, std::span<const StageOutlook> stages,
             std::span<const RequestOutlook> requests, Scope scope)
       : TaskModel(config, task, graph, path_blocks(graph, stages), stages, requests, scope) {}
-  /// With the blocks known: path_blocks(graph, stages).
+  /// With the blocks known: path_blocks(graph, stages). `previous`: a model of the same task, of which the draws that
+  /// have not changed are copied.
   TaskModel(const Config& config, const Id& task, const StageGraph& graph, const PathBlocks& blocks,
-            std::span<const StageOutlook> stages, std::span<const RequestOutlook> requests, Scope scope);
+            std::span<const StageOutlook> stages, std::span<const RequestOutlook> requests, Scope scope,
+            const TaskModel* previous = nullptr);
 
   /// E[LP(Z(H))] over the modelled blocks, seconds (SPEC section 2). Every value is remembered for tasks of at most 64
   /// requests, the last one for larger ones.
@@ -71,19 +73,34 @@ class TaskModel {
     StageOutlook outlook;
     Span requests;
   };
+  /// What the draws of a stage depend on, beside the settings.
+  struct Drawn {
+    std::uint32_t stage = 0;
+    bool finished = false;
+    ResidualKey key{};
+
+    [[nodiscard]] bool operator==(const Drawn&) const = default;
+  };
   /// A block of several stages, or of one whose distribution is too large to enumerate.
   struct Part {
     PathBlock block;
     std::vector<Span> requests;  ///< of each reducible stage
+    std::vector<Drawn> drawn{};  ///< of each stage, unless its outcomes are enumerated
   };
 
   void add_part(const Config& config, const Id& task, const StageGraph& graph, std::span<const StageOutlook> stages,
-                std::span<const std::uint32_t> block);
+                std::span<const std::uint32_t> block, const TaskModel* previous);
+  [[nodiscard]] std::vector<Drawn> draw(const Config& config, const Id& task, std::span<const StageOutlook> stages,
+                                        std::span<const std::uint32_t> block, const TaskModel* previous,
+                                        Outcomes& out) const;
+  [[nodiscard]] const double* find_draws(const Drawn& drawn) const noexcept;
   [[nodiscard]] Span requests_of(std::uint32_t stage) const noexcept;
   [[nodiscard]] double reduction_of(Span requests, CompletionSet completed) const noexcept;
   [[nodiscard]] bool tells_each() const noexcept;
   [[nodiscard]] double evaluate(CompletionSet completed, PathScratch& scratch) const;
 
+  std::uint64_t seed_;
+  std::int64_t samples_;
   std::vector<RequestOutlook> requests_;
   std::vector<std::uint32_t> order_;  // requests by stage, then by id
   std::vector<std::uint32_t> stages_;
