@@ -1,5 +1,7 @@
 #include "topas/id.hpp"
 
+#include <functional>
+
 #include "random.hpp"
 #include "text.hpp"
 
@@ -44,6 +46,13 @@ std::uint64_t stable_hash(const Id& id) noexcept {
     return detail::mix(static_cast<std::uint64_t>(*number));
   }
   return detail::mix(~fnv1a(*std::get_if<std::string>(&id.value())));
+}
+
+std::size_t IdHash::operator()(const Id& id) const noexcept {
+  if (const auto* number = std::get_if<std::int64_t>(&id.value())) {
+    return detail::mix(static_cast<std::uint64_t>(*number));
+  }
+  return std::hash<std::string>{}(*std::get_if<std::string>(&id.value()));
 }
 
 }  // namespace topas

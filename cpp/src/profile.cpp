@@ -1,21 +1,54 @@
 #include "profile.hpp"
 
 #include <algorithm>
-#include <numeric>
+
+#include "lanes.hpp"
 
 namespace topas::detail {
+
+namespace {
+
+/// Always the same order of additions.
+double mean_of(std::span<const double> values) noexcept {
+  Lanes lanes{};
+  std::size_t at = 0;
+  for (; at + lanes.size() <= values.size(); at += lanes.size()) {
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
+      lanes[lane] += values[at + lane];
+    }
+  }
+  for (std::size_t lane = 0; at + lane < values.size(); ++lane) {
+    lanes[lane] += values[at + lane];
+  }
+  return sum_of(lanes) / static_cast<double>(values.size());
+}
+
+/// Puts `value` in the place of `old`, one of the ascending `values`; they stay ascending.
+void replace_sorted(std::vector<double>& values, double old, double value) noexcept {
+  const auto place = std::lower_bound(values.begin(), values.end(), old);
+  if (value < old) {
+    const auto target = std::upper_bound(values.begin(), place, value);
+    std::move_backward(target, place, place + 1);
+    *target = value;
+  } else {
+    const auto target = std::upper_bound(place, values.end(), value);
+    std::move(place + 1, target, place);
+    *(target - 1) = value;
+  }
+}
+
+}  // namespace
 
 void Window::add(double value) {
   if (latest_.size() < kWindow) {
     latest_.push_back(value);
+    sorted_.insert(std::upper_bound(sorted_.begin(), sorted_.end(), value), value);
   } else {
-    sorted_.erase(std::lower_bound(sorted_.begin(), sorted_.end(), latest_[oldest_]));
+    replace_sorted(sorted_, latest_[oldest_], value);
     latest_[oldest_] = value;
     oldest_ = (oldest_ + 1) % kWindow;
   }
-  sorted_.insert(std::upper_bound(sorted_.begin(), sorted_.end(), value), value);
-  // Summed anew in ascending order: no drift, and the order of arrival does not matter.
-  mean_ = std::accumulate(sorted_.begin(), sorted_.end(), 0.0) / static_cast<double>(sorted_.size());
+  mean_ = mean_of(sorted_);  // anew, of the sorted values: no drift, and the order of arrival does not matter
 }
 
 void Profile::record_request(double service_s) {

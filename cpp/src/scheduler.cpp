@@ -331,18 +331,18 @@ void Scheduler::commit(const Decision& decision) {
                           ", now ", state_->version, ")"));
   }
   state_->check_clock(decision.now);
-  state_->check_applies(decision);
-  for (const auto& id : decision.preempt) {
-    state_->stop(state_->request(id));
+  const detail::Changes changes = state_->changes_of(decision);
+  for (auto* request : changes.preempt) {
+    state_->stop(*request);
   }
-  for (const auto& credit : decision.credits) {
-    state_->start(state_->request(credit.request), {credit.value, credit.age_factor});
+  for (const auto& [request, credit] : changes.admit) {
+    state_->start(*request, credit);
   }
-  for (const auto& id : decision.drop) {
-    state_->agent(id).resident = false;
+  for (auto* agent : changes.drop) {
+    agent->resident = false;
   }
-  for (const auto& id : decision.load) {
-    state_->agent(id).resident = true;
+  for (auto* agent : changes.load) {
+    agent->resident = true;
   }
   state_->touch(decision.now);
 }

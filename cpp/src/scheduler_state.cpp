@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
+#include <utility>
 
 #include "text.hpp"
 
 namespace topas {
 
 using detail::Agent;
+using detail::Changes;
 using detail::Request;
 using detail::StageStatus;
 using detail::StoredCredit;
@@ -37,6 +38,22 @@ auto& find(Table& table, const Id& id, const char* kind) {
   return found->second;
 }
 
+/// The request of a decision, once in each commit.
+Request* check_request(Request& request, bool running, std::uint64_t mark) {
+  if (request.running != running || std::exchange(request.seen, mark) == mark) {
+    throw StateError(text("commit: request ", to_string(request.id), " is not ", running ? "running" : "waiting"));
+  }
+  return &request;
+}
+
+Agent* check_agent(Agent& agent, bool resident, std::uint64_t mark) {
+  if (agent.resident != resident || std::exchange(agent.seen, mark) == mark) {
+    const char* wrong = resident ? "not" : "already";
+    throw StateError(text("commit: the prefix of agent ", to_string(agent.id), " is ", wrong, " resident"));
+  }
+  return &agent;
+}
+
 }  // namespace
 
 Agent& Scheduler::State::agent(const Id& id) { return find(agents, id, "agent"); }
@@ -53,33 +70,24 @@ void Scheduler::State::check_clock(double now) const {
   }
 }
 
-void Scheduler::State::check_applies(const Decision& decision) {
-  std::set<Id> requests_seen;
-  std::set<Id> agents_seen;
-  const auto check_request = [&](const Id& id, bool running) {
-    const char* needed = running ? "running" : "waiting";
-    if (request(id).running != running || !requests_seen.insert(id).second) {
-      throw StateError(text("commit: request ", to_string(id), " is not ", needed));
-    }
-  };
-  const auto check_agent = [&](const Id& id, bool resident) {
-    const char* wrong = resident ? "not" : "already";
-    if (agent(id).resident != resident || !agents_seen.insert(id).second) {
-      throw StateError(text("commit: the prefix of agent ", to_string(id), " is ", wrong, " resident"));
-    }
-  };
+Changes Scheduler::State::changes_of(const Decision& decision) {
+  const std::uint64_t mark = ++decisions;
+  const auto find_request = [&](const Id& id, bool running) { return check_request(request(id), running, mark); };
+  const auto find_agent = [&](const Id& id, bool resident) { return check_agent(agent(id), resident, mark); };
+  Changes out;
   for (const auto& id : decision.preempt) {
-    check_request(id, true);
+    out.preempt.push_back(find_request(id, true));
   }
   for (const auto& credit : decision.credits) {
-    check_request(credit.request, false);
+    out.admit.emplace_back(find_request(credit.request, false), StoredCredit{credit.value, credit.age_factor});
   }
   for (const auto& id : decision.drop) {
-    check_agent(id, true);
+    out.drop.push_back(find_agent(id, true));
   }
   for (const auto& id : decision.load) {
-    check_agent(id, false);
+    out.load.push_back(find_agent(id, false));
   }
+  return out;
 }
 
 void Scheduler::State::touch(double now) {

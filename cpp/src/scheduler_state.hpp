@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "instance.hpp"
@@ -28,6 +29,7 @@ struct Agent {
   std::vector<Request*> waiting{};       ///< ascending id
   std::vector<Request*> running{};       ///< ascending id
   mutable std::int64_t next_stages = 0;  ///< scratch of a decision
+  std::uint64_t seen = 0;                ///< scratch of a commit
 
   [[nodiscard]] bool active() const noexcept { return !waiting.empty() || !running.empty(); }
 };
@@ -83,6 +85,15 @@ struct Request {
   std::int64_t generated_tokens = 0;
   bool running = false;
   std::optional<StoredCredit> credit;  ///< while it runs
+  std::uint64_t seen = 0;              ///< scratch of a commit
+};
+
+/// A decision as entries of the tables.
+struct Changes {
+  std::vector<Request*> preempt;
+  std::vector<std::pair<Request*, StoredCredit>> admit;
+  std::vector<Agent*> drop;
+  std::vector<Agent*> load;
 };
 
 /// Where a request of that id is, or would be, in a list of ascending ids.
@@ -108,7 +119,7 @@ struct Scheduler::State {
   std::unordered_map<Id, std::unique_ptr<detail::Request>, IdHash> requests;
   std::optional<double> mean_task_service_s;  ///< exponentially weighted, of finished tasks
   std::uint64_t config_version = 0;
-  mutable std::uint64_t decisions = 0;                           ///< marks the scratch of a decision
+  mutable std::uint64_t decisions = 0;                           ///< marks the scratch of a decision or a commit
   mutable std::vector<detail::StageOutlook> stage_outlooks;      // reused
   mutable std::vector<detail::RequestOutlook> request_outlooks;  // reused
 
@@ -120,8 +131,8 @@ struct Scheduler::State {
 
   /// Throws ArgumentError or StateError when `now` is not finite or before the last event.
   void check_clock(double now) const;
-  /// Throws UnknownId or StateError when the decision, made by another scheduler, does not fit the tables.
-  void check_applies(const Decision& decision);
+  /// What the decision changes. Throws UnknownId or StateError when, made by another scheduler, it does not fit.
+  [[nodiscard]] detail::Changes changes_of(const Decision& decision);
   /// An event has happened: the clock stands at `now` and earlier decisions are stale.
   void touch(double now);
   [[nodiscard]] double age_scale_s() const;
