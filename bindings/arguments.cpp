@@ -7,15 +7,15 @@ namespace topas::python {
 
 namespace {
 
-[[noreturn]] void refuse_id(py::handle value, const std::string& name) {
+[[noreturn]] void refuse_id(py::handle value, std::string_view name) {
   PyErr_Clear();
-  throw IdError(name + ": must be a string or an integer of 64 bits, got " + shown(value));
+  throw IdError(std::string(name) + ": must be a string or an integer of 64 bits, got " + shown(value));
 }
 
 template <class Failure>
-[[noreturn]] void refuse(py::handle value, const std::string& name, const char* wanted) {
+[[noreturn]] void refuse(py::handle value, std::string_view name, const char* wanted) {
   PyErr_Clear();
-  throw Failure(name + ": must be " + wanted + ", got " + shown(value));
+  throw Failure(std::string(name) + ": must be " + wanted + ", got " + shown(value));
 }
 
 /// The integer, or false with or without a Python error set.
@@ -33,7 +33,7 @@ bool read_integer(py::handle value, std::int64_t& out) {
 
 /// One of the values that go by a name.
 template <class Value, std::size_t count>
-Value to_choice(py::handle value, const std::string& field, const std::pair<const char*, Value> (&known)[count]) {
+Value to_choice(py::handle value, std::string_view field, const std::pair<const char*, Value> (&known)[count]) {
   std::string names;
   for (std::size_t at = 0; at < count; ++at) {
     if (py::isinstance<py::str>(value) && value.equal(py::str(known[at].first))) {
@@ -102,7 +102,7 @@ std::string shown(py::handle value) {
 }
 
 template <class Failure>
-double to_real(py::handle value, const std::string& name) {
+double to_real(py::handle value, std::string_view name) {
   if (PyFloat_CheckExact(value.ptr()) != 0) {
     return PyFloat_AS_DOUBLE(value.ptr());
   }
@@ -117,7 +117,7 @@ double to_real(py::handle value, const std::string& name) {
 }
 
 template <class Failure>
-std::int64_t to_integer(py::handle value, const std::string& name) {
+std::int64_t to_integer(py::handle value, std::string_view name) {
   std::int64_t out = 0;
   if (!read_integer(value, out)) {
     refuse<Failure>(value, name, "an integer of 64 bits");
@@ -126,21 +126,21 @@ std::int64_t to_integer(py::handle value, const std::string& name) {
 }
 
 template <class Failure>
-bool to_bool(py::handle value, const std::string& name) {
+bool to_bool(py::handle value, std::string_view name) {
   if (PyBool_Check(value.ptr()) == 0) {
     refuse<Failure>(value, name, "True or False");
   }
   return value.ptr() == Py_True;
 }
 
-template double to_real<ArgumentError>(py::handle, const std::string&);
-template double to_real<ConfigError>(py::handle, const std::string&);
-template double to_real<SnapshotError>(py::handle, const std::string&);
-template std::int64_t to_integer<ArgumentError>(py::handle, const std::string&);
-template std::int64_t to_integer<SnapshotError>(py::handle, const std::string&);
-template bool to_bool<SnapshotError>(py::handle, const std::string&);
+template double to_real<ArgumentError>(py::handle, std::string_view);
+template double to_real<ConfigError>(py::handle, std::string_view);
+template double to_real<SnapshotError>(py::handle, std::string_view);
+template std::int64_t to_integer<ArgumentError>(py::handle, std::string_view);
+template std::int64_t to_integer<SnapshotError>(py::handle, std::string_view);
+template bool to_bool<SnapshotError>(py::handle, std::string_view);
 
-Id to_id(py::handle value, const std::string& name) {
+Id to_id(py::handle value, std::string_view name) {
   if (PyUnicode_Check(value.ptr()) != 0) {
     Py_ssize_t size = 0;
     const char* text = PyUnicode_AsUTF8AndSize(value.ptr(), &size);

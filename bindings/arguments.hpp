@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "topas/config.hpp"
 #include "topas/error.hpp"
@@ -28,15 +29,15 @@ class IdError final : public Error {
 
 /// A finite or infinite number that is not a bool; throws `Failure` naming `name`.
 template <class Failure>
-[[nodiscard]] double to_real(py::handle value, const std::string& name);
+[[nodiscard]] double to_real(py::handle value, std::string_view name);
 /// An integer of 64 bits that is not a bool; throws `Failure` naming `name`.
 template <class Failure>
-[[nodiscard]] std::int64_t to_integer(py::handle value, const std::string& name);
+[[nodiscard]] std::int64_t to_integer(py::handle value, std::string_view name);
 /// True or False; throws `Failure` naming `name`.
 template <class Failure>
-[[nodiscard]] bool to_bool(py::handle value, const std::string& name);
+[[nodiscard]] bool to_bool(py::handle value, std::string_view name);
 /// Throws IdError naming `name`.
-[[nodiscard]] Id to_id(py::handle value, const std::string& name);
+[[nodiscard]] Id to_id(py::handle value, std::string_view name);
 
 /// Equality with any object, as Python has it.
 template <class Value>
