@@ -1,6 +1,7 @@
 #include <tuple>
 
 #include "arguments.hpp"
+#include "decision_arrays.hpp"
 #include "register.hpp"
 #include "topas/decision.hpp"
 
@@ -118,6 +119,15 @@ void register_decision_class(py::module_& module) {
       .def_property_readonly("credits", &credits_to_dict, "Credit of each admitted request, seconds.")
       .def("to_dict", &decision_to_dict,
            "``resident, admit, preempt, score, terms, credits, unschedulable`` as plain values.")
+      .def("arrays", &decision_arrays,
+           R"(The decision as NumPy arrays, for callers that index arrays of their own with it.
+
+Returns
+-------
+DecisionArrays
+    A named tuple ``resident, admit, credits, preempt, load, drop, unschedulable, terms`` of one-dimensional,
+    contiguous, read-only arrays that own their data. Ids are int64, or object where one of the array is a string;
+    ``credits`` (one for each of ``admit``) and ``terms`` (5: admit, reuse, move, redo, revoke) are float64, seconds.)")
       .def("__eq__", &equals<Decision>)
       .def("__repr__",
            [](const Decision& decision) {

@@ -18,6 +18,7 @@ from topas._core import (
     explain,
 )
 from topas.config import PRESETS, Config
+from topas.decision import DecisionArrays
 from topas.errors import (
     ArgumentError,
     CapacityError,
@@ -42,6 +43,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "Decision",
+    "DecisionArrays",
     "Explanation",
     "Id",
     "IdError",

@@ -4,6 +4,7 @@ The compiled decision core. Use it through the names of the package topas.
 from __future__ import annotations
 import collections.abc
 import topas.config
+import topas.decision
 import topas.workflow
 import typing
 __all__: list[str] = ['Candidate', 'Decision', 'Explanation', 'LeftWaiting', 'Scheduler', 'Snapshot', 'Terms', 'Usage', 'critical_path_s', 'decide', 'expected_longest_path', 'explain', 'validate_config', 'validate_workflow']
@@ -112,6 +113,17 @@ class Decision:
         ...
     def __setstate__(self, arg0: tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[int | str], collections.abc.Sequence[int | str], collections.abc.Sequence[int | str], collections.abc.Sequence[int | str], collections.abc.Sequence[int | str], collections.abc.Sequence[tuple[int | str, typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex]], collections.abc.Sequence[int | str], typing.Annotated[collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], "FixedSize(5)"], typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]) -> None:
         ...
+    def arrays(self) -> topas.decision.DecisionArrays:
+        """
+        The decision as NumPy arrays, for callers that index arrays of their own with it.
+        
+        Returns
+        -------
+        DecisionArrays
+            A named tuple ``resident, admit, credits, preempt, load, drop, unschedulable, terms`` of one-dimensional,
+            contiguous, read-only arrays that own their data. Ids are int64, or object where one of the array is a string;
+            ``credits`` (one for each of ``admit``) and ``terms`` (5: admit, reuse, move, redo, revoke) are float64, seconds.
+        """
     def to_dict(self) -> dict[str, typing.Any]:
         """
         ``resident, admit, preempt, score, terms, credits, unschedulable`` as plain values.

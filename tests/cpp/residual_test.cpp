@@ -125,6 +125,21 @@ TEST(Window, EvictsTheOldestAmongDuplicates) {
   }
 }
 
+TEST(Window, MeanDependsOnNothingButTheLatest256) {
+  testing::Random random(9);
+  Values values;
+  Window window;
+  for (int round = 0; round < 1000; ++round) {
+    values.push_back(random.unit() * 1e6);
+    window.add(values.back());
+  }
+  Window fresh;
+  for (auto at = values.end() - 256; at != values.end(); ++at) {
+    fresh.add(*at);
+  }
+  EXPECT_EQ(window.mean(), fresh.mean()) << "to the last bit";
+}
+
 TEST(Window, MeanDoesNotDependOnTheOrderOfArrival) {
   testing::Random random(8);
   Values values(200);
