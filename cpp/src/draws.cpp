@@ -30,24 +30,6 @@ Distribution distinct(const std::vector<double>& support) {
   return out;
 }
 
-/// One draw out of each stratum of a distribution, in an order of their own; as many as `strata` has places.
-void draw(const std::vector<double>& support, SplitMix64 random, std::vector<std::uint32_t>& strata, double* row) {
-  const std::size_t count = strata.size();
-  if (support.size() == 1) {
-    std::fill_n(row, count, support.front());
-    return;
-  }
-  std::iota(strata.begin(), strata.end(), 0U);
-  for (auto last = static_cast<std::uint32_t>(count); last > 1; --last) {
-    std::swap(strata[last - 1], strata[random.below(last)]);
-  }
-  const auto size = static_cast<double>(support.size());
-  for (std::size_t at = 0; at < count; ++at) {
-    const double position = (strata[at] + random.unit()) * size / static_cast<double>(count);
-    row[at] = support[std::min(static_cast<std::size_t>(position), support.size() - 1)];
-  }
-}
-
 }  // namespace
 
 Outcomes enumerate_outcomes(const std::vector<std::vector<double>>& supports, std::size_t limit) {
@@ -77,18 +59,31 @@ Outcomes enumerate_outcomes(const std::vector<std::vector<double>>& supports, st
   return out;
 }
 
+void draw_row(const std::vector<double>& support, std::uint64_t stream, std::size_t count, double* row) {
+  if (support.size() == 1) {
+    std::fill_n(row, count, support.front());
+    return;
+  }
+  SplitMix64 random(stream);
+  std::vector<std::uint32_t> strata(count);
+  std::iota(strata.begin(), strata.end(), 0U);
+  for (auto last = static_cast<std::uint32_t>(count); last > 1; --last) {
+    std::swap(strata[last - 1], strata[random.below(last)]);
+  }
+  const auto size = static_cast<double>(support.size());
+  for (std::size_t draw = 0; draw < count; ++draw) {
+    const double position = (strata[draw] + random.unit()) * size / static_cast<double>(count);
+    row[draw] = support[std::min(static_cast<std::size_t>(position), support.size() - 1)];
+  }
+}
+
 Outcomes draw_outcomes(const std::vector<std::vector<double>>& supports, std::span<const std::uint64_t> streams,
-                       std::size_t count, std::span<const double* const> known) {
+                       std::size_t count) {
   Outcomes out{Rows(supports.size(), count), {}, static_cast<double>(count)};
   out.weights.assign(out.residual.columns(), 0.0);
   std::fill_n(out.weights.begin(), count, 1.0);
-  std::vector<std::uint32_t> strata(count);
   for (std::size_t stage = 0; stage < supports.size(); ++stage) {
-    if (!known.empty() && known[stage] != nullptr) {
-      std::copy_n(known[stage], count, out.residual[stage]);
-    } else {
-      draw(supports[stage], SplitMix64(streams[stage]), strata, out.residual[stage]);
-    }
+    draw_row(supports[stage], streams[stage], count, out.residual[stage]);
   }
   return out;
 }

@@ -12,8 +12,13 @@ namespace topas::detail {
 class Rows {
  public:
   Rows() = default;
-  Rows(std::size_t rows, std::size_t columns) : columns_((columns + 7) / 8 * 8), values_(rows * columns_, 0.0) {}
+  Rows(std::size_t rows, std::size_t columns) { reset(rows, columns); }
 
+  /// To so many rows of zeros.
+  void reset(std::size_t rows, std::size_t columns) {
+    columns_ = (columns + 7) / 8 * 8;
+    values_.assign(rows * columns_, 0.0);
+  }
   [[nodiscard]] std::size_t columns() const noexcept { return columns_; }
   [[nodiscard]] double* operator[](std::size_t row) noexcept { return values_.data() + row * columns_; }
   [[nodiscard]] const double* operator[](std::size_t row) const noexcept { return values_.data() + row * columns_; }
@@ -37,8 +42,9 @@ struct Outcomes {
 /// distribution, in an order of its own. `streams[stage]` seeds the draws of a stage. `known[stage]`, where there is
 /// one, are its draws: they are copied, and its support is not looked at.
 [[nodiscard]] Outcomes draw_outcomes(const std::vector<std::vector<double>>& supports,
-                                     std::span<const std::uint64_t> streams, std::size_t count,
-                                     std::span<const double* const> known = {});
+                                     std::span<const std::uint64_t> streams, std::size_t count);
+/// The draws of one stage alone, into `row`.
+void draw_row(const std::vector<double>& support, std::uint64_t stream, std::size_t count, double* row);
 
 /// Seed of the draws of one stage of a task: a pure function of its arguments.
 [[nodiscard]] std::uint64_t draw_stream(std::uint64_t seed, std::uint64_t task_hash, std::uint32_t stage) noexcept;

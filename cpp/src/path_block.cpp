@@ -61,6 +61,10 @@ PathBlock::PathBlock(const StageGraph& graph, std::span<const std::uint32_t> sta
     }
   }
   only_sources_ = std::all_of(reducible_.begin(), reducible_.end(), [&source](auto at) { return source[at]; });
+  refresh();
+}
+
+void PathBlock::refresh() {
   if (only_sources_) {
     prepare_sources();
   }
@@ -87,6 +91,7 @@ void PathBlock::longest_tails(std::span<const double> reduction, Rows& tails) co
 void PathBlock::prepare_sources() {
   const std::size_t columns = outcomes_.residual.columns();
   std::uint32_t rows = 1;
+  below_at_.clear();
   for (const auto at : reducible_) {
     below_at_.push_back(next_[at].empty() ? 0 : rows++);
   }
@@ -96,8 +101,8 @@ void PathBlock::prepare_sources() {
     tails = Rows(next_.size(), columns);
     longest_tails({}, tails);
   }
-  below_ = Rows(rows, columns);
-  others_ = Rows(1, columns);
+  below_.reset(rows, columns);
+  others_.reset(1, columns);
   for (std::size_t index = 0; index < reducible_.size(); ++index) {
     for (const auto next : next_[reducible_[index]]) {
       raise(below_[below_at_[index]], tails[next], columns);

@@ -32,8 +32,9 @@ class PathBlock {
   PathBlock(const StageGraph& graph, std::span<const std::uint32_t> stages, Outcomes outcomes,
             std::vector<std::uint32_t> reducible);
 
-  /// Residuals of the block's stage at a place, by outcome.
-  [[nodiscard]] const double* residuals(std::size_t place) const noexcept { return outcomes_.residual[place]; }
+  /// Residuals of the block's stage at a place, by outcome; who changes some calls refresh() then.
+  [[nodiscard]] double* residuals(std::size_t place) noexcept { return outcomes_.residual[place]; }
+  void refresh();
   [[nodiscard]] std::span<const std::uint32_t> reducible() const noexcept { return reducible_; }
 
   /// E[LP] of the block when the residual of `reducible()[i]` is lowered by `reduction[i]`, not below zero. Seconds.

@@ -65,6 +65,7 @@ struct Task {
   mutable PathBlocks blocks;  ///< empty until asked for, and again when a stage ends
   mutable std::optional<TaskModel> model;
   mutable std::uint64_t model_stamp = 0;
+  mutable std::uint64_t model_own = 0;  ///< the part of the stamp that is not the profiles'
   mutable std::uint64_t seen = 0;
   mutable std::uint32_t slot = 0;
 };

@@ -1,7 +1,5 @@
 // What the incremental door shows: decisions, snapshots, gauges.
 #include <algorithm>
-#include <optional>
-#include <utility>
 
 #include "scheduler_state.hpp"
 #include "solve.hpp"
@@ -80,19 +78,23 @@ const TaskModel& Scheduler::State::model_of(const Task& task) const {
     stage_outlooks.push_back({task.stages[at].status != StageStatus::open, profile.sorted_totals(),
                               task.stages[at].service_s, profile.request_s(), profile.totals_version()});
   }
-  if (task.blocks.empty()) {
-    task.blocks = detail::path_blocks(task.workflow->workflow.graph(), stage_outlooks);
-  }
   request_outlooks.clear();
   for (const auto* request : task.requests) {
     request_outlooks.push_back({request->stage, expected_service_s(*request)});
   }
-  const std::optional<TaskModel> previous = std::move(task.model);
-  const TaskModel& model = task.model.emplace(config, task.id, task.workflow->workflow.graph(), task.blocks,
-                                              stage_outlooks, request_outlooks, TaskModel::Scope::blocks_of_requests,
-                                              previous.has_value() ? &*previous : nullptr);
-  task.model_stamp = stamp_of(model, task);
-  return model;
+  const std::uint64_t own = task.version + config_version;  // both only grow
+  const bool followed = task.model.has_value() && task.model_own == own &&
+                        task.model->refresh(config, task.id, stage_outlooks, request_outlooks);
+  if (!followed) {
+    if (task.blocks.empty()) {
+      task.blocks = detail::path_blocks(task.workflow->workflow.graph(), stage_outlooks);
+    }
+    task.model.emplace(config, task.id, task.workflow->workflow.graph(), task.blocks, stage_outlooks, request_outlooks,
+                       TaskModel::Scope::blocks_of_requests);
+    task.model_own = own;
+  }
+  task.model_stamp = stamp_of(*task.model, task);
+  return *task.model;
 }
 
 void Scheduler::State::fill(Instance& instance, double now) const {

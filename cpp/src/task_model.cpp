@@ -42,12 +42,8 @@ bool can_enumerate(std::span<const StageOutlook> stages, std::span<const std::ui
 }  // namespace
 
 TaskModel::TaskModel(const Config& config, const Id& task, const StageGraph& graph, const PathBlocks& blocks,
-                     std::span<const StageOutlook> stages, std::span<const RequestOutlook> requests, Scope scope,
-                     const TaskModel* previous)
-    : seed_(config.seed),
-      samples_(config.samples),
-      requests_(requests.begin(), requests.end()),
-      order_(requests.size()) {
+                     std::span<const StageOutlook> stages, std::span<const RequestOutlook> requests, Scope scope)
+    : requests_(requests.begin(), requests.end()), order_(requests.size()) {
   std::iota(order_.begin(), order_.end(), 0U);
   std::sort(order_.begin(), order_.end(), [this](auto a, auto b) {
     return requests_[a].stage != requests_[b].stage ? requests_[a].stage < requests_[b].stage : a < b;
@@ -61,14 +57,21 @@ TaskModel::TaskModel(const Config& config, const Id& task, const StageGraph& gra
       continue;
     }
     stages_.insert(stages_.end(), block.begin(), block.end());
-    const StageOutlook& first = stages[block.front()];
-    const auto limit = static_cast<std::size_t>(config.exact_limit);
-    if (block.size() > 1 || (!first.finished && residual_support_size(first) > limit)) {
-      add_part(config, task, graph, stages, block, previous);
-    } else if (!first.finished) {
-      singles_.push_back({first, requests_of(block.front())});
+    if (!is_single(config, stages, block)) {
+      add_part(config, task, graph, stages, block);
+    } else if (!stages[block.front()].finished) {
+      const std::uint32_t stage = block.front();
+      singles_.push_back({stage, stages[stage], requests_of(stage), residual_key(stages[stage])});
     }
   }
+}
+
+/// Whether a block needs no outcomes.
+bool TaskModel::is_single(const Config& config, std::span<const StageOutlook> stages,
+                          std::span<const std::uint32_t> block) noexcept {
+  const StageOutlook& first = stages[block.front()];
+  return block.size() == 1 &&
+         (first.finished || residual_support_size(first) <= static_cast<std::size_t>(config.exact_limit));
 }
 
 /// The requests of a stage.
@@ -80,20 +83,24 @@ TaskModel::Span TaskModel::requests_of(std::uint32_t stage) const noexcept {
 }
 
 void TaskModel::add_part(const Config& config, const Id& task, const StageGraph& graph,
-                         std::span<const StageOutlook> stages, std::span<const std::uint32_t> block,
-                         const TaskModel* previous) {
-  const auto limit = static_cast<std::size_t>(config.exact_limit);
-  Outcomes outcomes;
-  std::vector<Drawn> drawn;
-  if (can_enumerate(stages, block, limit)) {
-    std::vector<std::vector<double>> supports;
-    for (const auto stage : block) {
-      supports.push_back(support_of(stages[stage]));
-    }
-    outcomes = enumerate_outcomes(supports, limit);
-  } else {
-    drawn = draw(config, task, stages, block, previous, outcomes);
+                         std::span<const StageOutlook> stages, std::span<const std::uint32_t> block) {
+  std::vector<std::vector<double>> supports;
+  std::vector<std::uint64_t> streams;
+  std::vector<Residual> residuals;
+  for (const auto stage : block) {
+    supports.push_back(support_of(stages[stage]));
+    streams.push_back(draw_stream(config.seed, stable_hash(task), stage));
+    residuals.push_back({stage, residual_key(stages[stage])});
   }
+  const auto limit = static_cast<std::size_t>(config.exact_limit);
+  const bool drawn = !can_enumerate(stages, block, limit);
+  if (drawn && config.samples == 0) {
+    throw CapacityError(text("task ", to_string(task), ": the residuals of its ", block.size(),
+                             " parallel stages have more than exact_limit = ", config.exact_limit,
+                             " joint outcomes, and samples = 0 forbids sampling"));
+  }
+  Outcomes outcomes = drawn ? draw_outcomes(supports, streams, static_cast<std::size_t>(config.samples))
+                            : enumerate_outcomes(supports, limit);
   std::vector<std::uint32_t> reducible;  // places in the block
   std::vector<Span> of_reducible;
   for (std::uint32_t at = 0; at < block.size(); ++at) {
@@ -102,46 +109,65 @@ void TaskModel::add_part(const Config& config, const Id& task, const StageGraph&
       of_reducible.push_back(here);
     }
   }
-  parts_.push_back(
-      {PathBlock(graph, block, std::move(outcomes), std::move(reducible)), std::move(of_reducible), std::move(drawn)});
+  parts_.push_back({PathBlock(graph, block, std::move(outcomes), std::move(reducible)), std::move(of_reducible),
+                    std::move(residuals), drawn});
 }
 
-std::vector<TaskModel::Drawn> TaskModel::draw(const Config& config, const Id& task,
-                                              std::span<const StageOutlook> stages,
-                                              std::span<const std::uint32_t> block, const TaskModel* previous,
-                                              Outcomes& out) const {
-  if (config.samples == 0) {
-    throw CapacityError(text("task ", to_string(task), ": the residuals of its ", block.size(),
-                             " parallel stages have more than exact_limit = ", config.exact_limit,
-                             " joint outcomes, and samples = 0 forbids sampling"));
+bool TaskModel::refresh(const Config& config, const Id& task, std::span<const StageOutlook> stages,
+                        std::span<const RequestOutlook> requests) {
+  bool changed = false;
+  for (Single& single : singles_) {
+    if (!is_single(config, stages, {&single.stage, 1})) {
+      return false;
+    }
+    const ResidualKey key = residual_key(stages[single.stage]);
+    changed = changed || key != single.key;
+    single.key = key;
+    single.outlook = stages[single.stage];
   }
-  const bool same_settings = previous != nullptr && previous->seed_ == seed_ && previous->samples_ == samples_;
-  std::vector<Drawn> drawn;
-  std::vector<const double*> known;
-  std::vector<std::vector<double>> supports(block.size());
-  std::vector<std::uint64_t> streams;
-  for (std::size_t at = 0; at < block.size(); ++at) {
-    const StageOutlook& stage = stages[block[at]];
-    drawn.push_back({block[at], stage.finished, stage.finished ? ResidualKey{} : residual_key(stage)});
-    known.push_back(same_settings ? previous->find_draws(drawn.back()) : nullptr);
-    streams.push_back(draw_stream(config.seed, stable_hash(task), block[at]));
-    if (known.back() == nullptr) {
-      supports[at] = support_of(stage);
+  for (Part& part : parts_) {
+    if (!refresh(config, task, stages, part, changed)) {
+      return false;
     }
   }
-  out = draw_outcomes(supports, streams, static_cast<std::size_t>(config.samples), known);
-  return drawn;
+  for (std::size_t at = 0; at < requests_.size(); ++at) {
+    changed = changed || requests_[at].expected_service_s != requests[at].expected_service_s;
+    requests_[at] = requests[at];
+  }
+  if (changed) {
+    remembered_ = {};
+    gains_of_sets_.clear();
+    last_set_.clear();
+  }
+  return true;
 }
 
-/// The draws of a stage if the model has made them.
-const double* TaskModel::find_draws(const Drawn& drawn) const noexcept {
-  for (const Part& part : parts_) {
-    const auto found = std::find(part.drawn.begin(), part.drawn.end(), drawn);
-    if (found != part.drawn.end()) {
-      return part.block.residuals(static_cast<std::size_t>(found - part.drawn.begin()));
+/// Draws the stages whose residuals have changed; false where outcomes must be enumerated, or no longer can be.
+bool TaskModel::refresh(const Config& config, const Id& task, std::span<const StageOutlook> stages, Part& part,
+                        bool& changed) {
+  bool redrawn = false;
+  std::vector<std::uint32_t> block;
+  for (std::size_t place = 0; place < part.residuals.size(); ++place) {
+    auto& [stage, key] = part.residuals[place];
+    block.push_back(stage);
+    const ResidualKey now = residual_key(stages[stage]);
+    if (key == now || stages[stage].finished) {
+      continue;
     }
+    if (!part.drawn) {
+      return false;
+    }
+    key = now;
+    draw_row(support_of(stages[stage]), draw_stream(config.seed, stable_hash(task), stage),
+             static_cast<std::size_t>(config.samples), part.block.residuals(place));
+    redrawn = true;
   }
-  return nullptr;
+  if (!redrawn) {
+    return true;
+  }
+  part.block.refresh();
+  changed = true;
+  return !can_enumerate(stages, block, static_cast<std::size_t>(config.exact_limit));
 }
 
 bool TaskModel::tells_each() const noexcept {

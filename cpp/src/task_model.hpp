@@ -36,11 +36,14 @@ class TaskModel {
   TaskModel(const Config& config, const Id& task, const StageGraph& graph, std::span<const StageOutlook> stages,
             std::span<const RequestOutlook> requests, Scope scope)
       : TaskModel(config, task, graph, path_blocks(graph, stages), stages, requests, scope) {}
-  /// With the blocks known: path_blocks(graph, stages). `previous`: a model of the same task, of which the draws that
-  /// have not changed are copied.
+  /// With the blocks known: path_blocks(graph, stages).
   TaskModel(const Config& config, const Id& task, const StageGraph& graph, const PathBlocks& blocks,
-            std::span<const StageOutlook> stages, std::span<const RequestOutlook> requests, Scope scope,
-            const TaskModel* previous = nullptr);
+            std::span<const StageOutlook> stages, std::span<const RequestOutlook> requests, Scope scope);
+
+  /// Follows the profiles where nothing else has changed: neither the settings nor what the task itself has done.
+  /// False: the model must be built anew. What has not changed is neither drawn nor forgotten.
+  [[nodiscard]] bool refresh(const Config& config, const Id& task, std::span<const StageOutlook> stages,
+                             std::span<const RequestOutlook> requests);
 
   /// E[LP(Z(H))] over the modelled blocks, seconds (SPEC section 2). Every value is remembered for tasks of at most 64
   /// requests, the last one for larger ones.
@@ -70,37 +73,35 @@ class TaskModel {
   };
   /// A block of one stage, with the stage's requests.
   struct Single {
+    std::uint32_t stage = 0;
     StageOutlook outlook;
     Span requests;
-  };
-  /// What the draws of a stage depend on, beside the settings.
-  struct Drawn {
-    std::uint32_t stage = 0;
-    bool finished = false;
     ResidualKey key{};
-
-    [[nodiscard]] bool operator==(const Drawn&) const = default;
+  };
+  /// A stage, and what its residual was made from.
+  struct Residual {
+    std::uint32_t stage = 0;
+    ResidualKey key{};
   };
   /// A block of several stages, or of one whose distribution is too large to enumerate.
   struct Part {
     PathBlock block;
-    std::vector<Span> requests;  ///< of each reducible stage
-    std::vector<Drawn> drawn{};  ///< of each stage, unless its outcomes are enumerated
+    std::vector<Span> requests;       ///< of each reducible stage
+    std::vector<Residual> residuals;  ///< of each stage
+    bool drawn = false;               ///< else enumerated
   };
 
   void add_part(const Config& config, const Id& task, const StageGraph& graph, std::span<const StageOutlook> stages,
-                std::span<const std::uint32_t> block, const TaskModel* previous);
-  [[nodiscard]] std::vector<Drawn> draw(const Config& config, const Id& task, std::span<const StageOutlook> stages,
-                                        std::span<const std::uint32_t> block, const TaskModel* previous,
-                                        Outcomes& out) const;
-  [[nodiscard]] const double* find_draws(const Drawn& drawn) const noexcept;
+                std::span<const std::uint32_t> block);
+  [[nodiscard]] static bool is_single(const Config& config, std::span<const StageOutlook> stages,
+                                      std::span<const std::uint32_t> block) noexcept;
+  [[nodiscard]] static bool refresh(const Config& config, const Id& task, std::span<const StageOutlook> stages,
+                                    Part& part, bool& changed);
   [[nodiscard]] Span requests_of(std::uint32_t stage) const noexcept;
   [[nodiscard]] double reduction_of(Span requests, CompletionSet completed) const noexcept;
   [[nodiscard]] bool tells_each() const noexcept;
   [[nodiscard]] double evaluate(CompletionSet completed, PathScratch& scratch) const;
 
-  std::uint64_t seed_;
-  std::int64_t samples_;
   std::vector<RequestOutlook> requests_;
   std::vector<std::uint32_t> order_;  // requests by stage, then by id
   std::vector<std::uint32_t> stages_;
