@@ -218,6 +218,7 @@ void GreedyPack::open_streams(std::span<const std::uint32_t> members) {
       loose_.push_back(option_of(unranked_[at]));
     }
   }
+  std::make_heap(streams_.begin(), streams_.end(), less_dense);
 }
 
 /// E[LP] of a task after the completions so far.
@@ -277,32 +278,44 @@ bool GreedyPack::advance(Stream& stream, std::int64_t room) const {
   return false;
 }
 
-/// The largest density among the options that fit, ties by precedes().
-GreedyPack::Choice GreedyPack::best_option() {
-  const std::int64_t covered_room = slots_ - uncovered_count_ >= 1 ? room_ - uncovered_kv_ : -1;
-  double largest = -std::numeric_limits<double>::infinity();
-  for (std::size_t at = 0; at < streams_.size();) {
-    Stream& stream = streams_[at];
-    const std::int64_t room = uncovered_[stream.agent] == 0 ? covered_room : room_for(stream.agent);
-    const bool stays = stream.kv_tokens <= room && off_stream_[stream.request] == 0;
-    if (!stays && !advance(stream, room)) {
-      stream = streams_.back();  // the order of streams does not matter
-      streams_.pop_back();
+/// Makes the first of the streams [0, size) one whose first option fits; those that have none are taken away. The order
+/// of densities only falls as streams advance, so the others need no look: what they promise they do not exceed.
+std::size_t GreedyPack::settle_first(std::size_t size) {
+  while (size > 0) {
+    const std::int64_t room = room_for(streams_.front().agent);
+    if (streams_.front().kv_tokens <= room && off_stream_[streams_.front().request] == 0) {
+      break;
+    }
+    const auto begin = streams_.begin();
+    std::pop_heap(begin, begin + static_cast<std::ptrdiff_t>(size), less_dense);
+    if (advance(streams_[size - 1], room)) {
+      std::push_heap(begin, begin + static_cast<std::ptrdiff_t>(size), less_dense);
       continue;
     }
-    largest = std::max(largest, stream.density);
-    ++at;
+    --size;
+    streams_[size] = streams_.back();  // behind the heap the order does not matter
+    streams_.pop_back();
   }
+  return size;
+}
+
+/// The largest density among the options that fit, ties by precedes().
+GreedyPack::Choice GreedyPack::best_option() {
+  std::size_t left = settle_first(streams_.size());
+  double largest = left > 0 ? streams_.front().density : -std::numeric_limits<double>::infinity();
   for (const Option& option : loose_) {
     if (option.density > largest && fits(instance_.waiting[option.request])) {
       largest = option.density;
     }
   }
   Choice best;
-  for (const Stream& stream : streams_) {
-    if (tie(stream.density, largest)) {
-      consider_stream(stream, largest, best);
-    }
+  for (; left > 0 && tie(streams_.front().density, largest); left = settle_first(left - 1)) {
+    consider_stream(streams_.front(), largest, best);
+    std::pop_heap(streams_.begin(), streams_.begin() + static_cast<std::ptrdiff_t>(left), less_dense);
+  }
+  while (left < streams_.size()) {
+    ++left;
+    std::push_heap(streams_.begin(), streams_.begin() + static_cast<std::ptrdiff_t>(left), less_dense);
   }
   for (std::size_t at = 0; at < loose_.size(); ++at) {
     if (tie(loose_[at].density, largest) && fits(instance_.waiting[loose_[at].request]) &&

@@ -111,6 +111,10 @@ class GreedyPack {
   [[nodiscard]] std::int64_t room_for(std::uint32_t agent) const noexcept;
   [[nodiscard]] bool fits(const RequestView& request) const noexcept;
   [[nodiscard]] bool advance(Stream& stream, std::int64_t room) const;
+  [[nodiscard]] static bool less_dense(const Stream& left, const Stream& right) noexcept {
+    return left.density < right.density;
+  }
+  [[nodiscard]] std::size_t settle_first(std::size_t size);
   [[nodiscard]] Choice best_option();
   void consider_stream(const Stream& stream, double largest, Choice& best) const;
   [[nodiscard]] bool precedes(const Option& left, const Option& right) const;
@@ -148,10 +152,10 @@ class GreedyPack {
   std::int64_t uncovered_kv_ = 0;  // reserved for them
   std::int64_t room_ = 0, first_room_ = 0;
   std::int64_t slots_ = 0, first_slots_ = 0;
-  std::vector<std::uint64_t> completions_;  // hypothetical completions of each task
-  std::vector<std::uint32_t> represented_;  // of each task: how many of its requests are admitted
-  std::vector<std::uint32_t> touched_;      // tasks whose two entries above are not zero
-  std::vector<Stream> streams_;
+  std::vector<std::uint64_t> completions_;   // hypothetical completions of each task
+  std::vector<std::uint32_t> represented_;   // of each task: how many of its requests are admitted
+  std::vector<std::uint32_t> touched_;       // tasks whose two entries above are not zero
+  std::vector<Stream> streams_;              // a heap, the densest first
   std::vector<std::uint8_t> off_stream_;     // of each waiting request: admitted or loose
   std::vector<std::uint32_t> off_streamed_;  // the requests marked so
   std::vector<Option> loose_;                // options whose marginal is their own
