@@ -68,8 +68,8 @@ ROWS = (
         targets={"p99": 25_000.0},
     ),
     Row(
-        name="256 agents, 10,000 waiting, 256 evaluations at most",
-        shape=Shape(**{**vars(HUGE), "max_evaluations": 256}),
+        name="256 agents, 10,000 waiting, 128 evaluations at most",
+        shape=Shape(**{**vars(HUGE), "max_evaluations": 128}),
         decisions=100,
         states=3,
         referenced=0,

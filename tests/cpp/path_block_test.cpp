@@ -163,6 +163,58 @@ TEST(PathBlock, SomeSourcesReducibleAndOthersNot) {
   }
 }
 
+TEST(PathBlock, AlternativesToldTogetherHaveTheSameBits) {
+  Random random(25);
+  for (int round = 0; round < 200; ++round) {
+    const Case now = random_case(random, 9);
+    const Positions sources = now.sources(true);
+    const PathBlock block = now.block(now.drawn(37), sources);
+    std::vector<double> reduction(sources.size());
+    std::generate(reduction.begin(), reduction.end(), [&random] { return random.unit() * 3; });
+    std::vector<PathBlock::Alternative> alternatives;
+    for (std::uint32_t index = 0; index < sources.size(); ++index) {
+      for (auto left = random.below(3); left > 0; --left) {
+        alternatives.push_back({index, random.unit() * 6});
+      }
+    }
+    std::vector<double> paths(alternatives.size());
+    PathScratch scratch;
+    ASSERT_EQ(block.expected_paths(reduction, alternatives, paths, scratch), path_of(block, reduction));
+    for (std::size_t at = 0; at < alternatives.size(); ++at) {
+      auto with = reduction;
+      with[alternatives[at].index] = alternatives[at].reduction;
+      ASSERT_EQ(paths[at], path_of(block, with)) << "round " << round;
+    }
+  }
+}
+
+TEST(PathBlock, GainsOfSubsetsAreWhatThePathFallsBy) {
+  Random random(26);
+  std::size_t largest = 0;
+  for (int round = 0; round < 200; ++round) {
+    const Case now = random_case(random, 9);
+    const Positions sources = now.sources(true);
+    const PathBlock block = now.block(random.chance(0.5) ? now.exact() : now.drawn(37), sources);
+    std::vector<double> reduction(sources.size());
+    std::generate(reduction.begin(), reduction.end(),
+                  [&random] { return random.chance(0.2) ? 0.0 : random.unit() * 6; });
+    std::vector<double> gains;
+    PathScratch scratch;
+    block.gains_of_subsets(reduction, gains, scratch);
+    ASSERT_EQ(gains.size(), std::size_t{1} << sources.size());
+    const double before = path_of(block, std::vector<double>(sources.size(), 0.0));
+    for (std::size_t set = 0; set < gains.size(); ++set) {
+      std::vector<double> some(sources.size(), 0.0);
+      for (std::size_t at = 0; at < some.size(); ++at) {
+        some[at] = ((set >> at) & 1U) != 0 ? reduction[at] : 0.0;
+      }
+      ASSERT_NEAR(gains[set], before - path_of(block, some), 1e-12) << "round " << round << ", set " << set;
+    }
+    largest = std::max(largest, sources.size());
+  }
+  EXPECT_GT(largest, 4U);
+}
+
 TEST(PathBlock, AMeanOverDrawsIsTheMeanOfTheirLongestPaths) {
   Random random(25);
   for (const std::size_t count : {1U, 7U, 8U, 9U, 128U}) {

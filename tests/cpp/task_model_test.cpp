@@ -162,6 +162,109 @@ TEST(TaskModel, WhatIsRememberedHasTheSameBits) {
   }
 }
 
+TEST(TaskModel, WhatIsToldTogetherHasTheSameBits) {
+  Random random(37);
+  for (int round = 0; round < 200; ++round) {
+    const RandomTask task(random, 6, 5);
+    const Config config = random.chance(0.5) ? exact_config() : drawn_config();
+    const TaskModel together = task.model(config, Scope::blocks_of_requests);
+    const TaskModel alone = task.model(config, Scope::blocks_of_requests);
+    PathScratch scratch;
+    for (const std::uint64_t set : {0U, 4U, 5U, 13U, 31U}) {
+      ASSERT_EQ(together.expected_path_before_each({&set, 1}, scratch), path_of(alone, set));
+      for (std::uint64_t with = set; with < 32; ++with) {
+        ASSERT_EQ(path_of(together, with), path_of(alone, with)) << "round " << round << ", set " << with;
+      }
+    }
+  }
+}
+
+TEST(TaskModel, GainsOfSetsAreWhatThePathFallsBy) {
+  Random random(38);
+  std::size_t told = 0;
+  for (int round = 0; round < 3000; ++round) {
+    const RandomTask task(random, 7, 3);
+    const TaskModel model = task.model(random.chance(0.5) ? exact_config() : drawn_config(), Scope::whole_path);
+    PathScratch scratch;
+    const auto gains = model.gains_of_sets(scratch);
+    ASSERT_EQ(gains.size(), model.tells_sets() ? 8U : 0U);
+    told += model.tells_sets() ? 1U : 0U;
+    for (std::size_t set = 0; set < gains.size(); ++set) {
+      ASSERT_NEAR(gains[set], path_of(model, 0) - path_of(model, set), 1e-12) << "round " << round;
+    }
+  }
+  EXPECT_GT(told, 20U);
+}
+
+/// Histories that grow, behind the outlooks of one task.
+class GrowingTask {
+ public:
+  GrowingTask(Random& random, std::uint32_t size) : random_(random), after_(random_dag(random, size, 0.3)) {
+    for (std::uint32_t stage = 0; stage < size; ++stage) {
+      totals_.push_back({random.quarters(8)});
+      requests_.push_back({stage, random.quarters(3)});
+    }
+    versions_.assign(size, 0);
+  }
+
+  void grow() {
+    const auto stage = static_cast<std::size_t>(random_.below(totals_.size()));
+    if (random_.chance(0.7)) {
+      totals_[stage].push_back(random_.quarters(8));
+      std::sort(totals_[stage].begin(), totals_[stage].end());
+      ++versions_[stage];
+    }
+    if (random_.chance(0.7)) {
+      requests_[stage].expected_service_s = random_.quarters(3);
+    }
+  }
+  [[nodiscard]] std::vector<detail::StageOutlook> outlooks() const {
+    std::vector<detail::StageOutlook> out;
+    for (std::size_t stage = 0; stage < totals_.size(); ++stage) {
+      const double request_s = requests_[stage].expected_service_s;
+      out.push_back({stage == 0, totals_[stage], stage == 1 ? 1.5 : 0.0, request_s, versions_[stage]});
+    }
+    return out;
+  }
+  [[nodiscard]] const Requests& requests() const { return requests_; }
+  [[nodiscard]] TaskModel model(const Config& config) const {
+    return {config, Id("task"), graph_of(after_), outlooks(), requests_, Scope::blocks_of_requests};
+  }
+
+ private:
+  Random& random_;
+  Adjacency after_;
+  Totals totals_;
+  std::vector<std::uint64_t> versions_;
+  Requests requests_;
+};
+
+TEST(TaskModel, FollowingTheProfilesGivesTheBitsOfANewModel) {
+  Random random(39);
+  std::size_t followed = 0;
+  std::size_t refused = 0;
+  for (int round = 0; round < 100; ++round) {
+    Config config = drawn_config(32);
+    config.exact_limit = random.pick(std::vector<std::int64_t>{1, 6, 40});
+    GrowingTask task(random, 5);
+    TaskModel model = task.model(config);
+    for (int step = 0; step < 12; ++step) {
+      task.grow();
+      const bool fresh = model.refresh(config, Id("task"), task.outlooks(), task.requests());
+      (fresh ? followed : refused) += 1;
+      if (!fresh) {
+        model = task.model(config);
+      }
+      const TaskModel built = task.model(config);
+      for (std::uint64_t set = 0; set < 32; ++set) {
+        ASSERT_EQ(path_of(model, set), path_of(built, set)) << "round " << round << ", step " << step;
+      }
+    }
+  }
+  EXPECT_GT(followed, 300U);
+  EXPECT_GT(refused, 50U);
+}
+
 TEST(TaskModel, DrawsStayTheSameForEverySetOfCompletions) {
   // A joint reduction on the very same draws: the path of each draw less the request's service.
   const Stages stages(Totals{{2.0, 3.0, 8.0, 9.0}});

@@ -126,4 +126,27 @@ void fill_randomly(World& world, Random& random) {
   }
 }
 
+void fill_with_siblings(World& world, Random& random) {
+  const auto agents = static_cast<std::uint32_t>(random.between(3, 6));
+  for (std::uint32_t agent = 0; agent < agents; ++agent) {
+    world.agent(random.between(0, 10), random.chance(0.4), random.between(0, 2));
+  }
+  std::int64_t next = 0;
+  for (std::uint32_t task = 0; task < 4; ++task) {
+    std::vector<double> totals(static_cast<std::size_t>(random.between(1, 5)));
+    std::generate(totals.begin(), totals.end(), [&random] { return random.quarters(6); });
+    const auto stages = static_cast<std::uint32_t>(totals.size());
+    world.task(std::move(totals), Adjacency(stages), static_cast<double>(random.between(0, 2)), 1.0 + random.unit());
+    for (std::uint32_t stage = 0; stage < stages; ++stage) {
+      const auto agent = static_cast<std::uint32_t>(random.below(agents));
+      const std::int64_t tokens = random.between(1, 15);
+      if (random.chance(0.2)) {
+        world.running(Id(next++), agent, task, tokens, random.quarters(2), random.quarters(2), random.quarters(3));
+      } else {
+        world.waiting(Id(next++), agent, task, tokens, random.quarters(4), stage);
+      }
+    }
+  }
+}
+
 }  // namespace topas::testing

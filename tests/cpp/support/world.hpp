@@ -72,4 +72,7 @@ class World {
 /// Fills a world by chance: quarters of seconds, so that many values tie.
 void fill_randomly(World& world, Random& random);
 
+/// Tasks of parallel stages with a request each.
+void fill_with_siblings(World& world, Random& random);
+
 }  // namespace topas::testing
