@@ -38,9 +38,45 @@ void sort_by_value(std::vector<Bundle>& bundles, std::int64_t Bundle::* size) {
 
 }  // namespace
 
-JointWorth::JointWorth(const Instance& instance, const GreedyPack& pack, PathScratch& scratch)
-    : instance_(instance), alone_(instance.agents.size(), Worth<kPrices>{}), inside_(instance.agents.size(), 0) {
-  choose_prices(pack);
+Prices choose_prices(const Instance& instance, const GreedyPack& pack) {
+  Prices prices{};
+  std::vector<Bundle> bundles;
+  for (const auto at : instance.waiting_tasks) {
+    const TaskView& task = instance.tasks[at];
+    Bundle bundle;
+    for (auto place = task.waiting.begin; place < task.waiting.end; ++place) {
+      const std::uint32_t request = instance.waiting_of_tasks[place];
+      bundle.gain = pack.has_siblings(task) ? pack.most_gain_of(at) : pack.most_gain(request);
+      bundle.tokens += instance.waiting[request].kv_tokens;
+      ++bundle.slots;
+    }
+    bundles.push_back(bundle);
+  }
+  sort_by_value(bundles, &Bundle::tokens);
+  std::int64_t taken = 0;
+  for (const AgentView& agent : instance.agents) {
+    taken += agent.resident ? agent.prefix_tokens + agent.running_kv : 0;
+  }
+  const std::int64_t capacity = instance.config->kv_capacity_tokens;
+  const auto room = static_cast<double>(std::max(capacity - taken, capacity / 8));
+  constexpr std::array kShares{0.5, 2.0, 8.0};
+  static_assert(kShares.size() < kPrices);
+  for (std::size_t at = 0; at < kShares.size(); ++at) {
+    prices[at].token = marginal_value(bundles, kShares[at] * room, &Bundle::tokens);
+  }
+  const auto slots = instance.slots_beside(0);
+  if (slots < std::ssize(instance.waiting)) {
+    sort_by_value(bundles, &Bundle::slots);
+    prices[kShares.size() - 1] = {0.0, marginal_value(bundles, static_cast<double>(slots), &Bundle::slots)};
+  }
+  return prices;
+}
+
+JointWorth::JointWorth(const Instance& instance, const GreedyPack& pack, const Prices& prices, PathScratch& scratch)
+    : instance_(instance),
+      prices_(prices),
+      alone_(instance.agents.size(), Worth{}),
+      inside_(instance.agents.size(), 0) {
   for (const auto at : instance.waiting_tasks) {
     const TaskView& task = instance.tasks[at];
     if (pack.has_siblings(task) && task.model->tells_sets()) {
@@ -51,41 +87,6 @@ JointWorth::JointWorth(const Instance& instance, const GreedyPack& pack, PathScr
   }
   charge_covers(pack);
   index_groups();
-}
-
-/// Prices at which the best requests fill the room beside the present prefixes, or so many times of it: a set serves
-/// only some agents, and siblings rarely gain as much for their tokens as all of them together. Where slots are few
-/// they get a price. The last price is nothing.
-void JointWorth::choose_prices(const GreedyPack& pack) {
-  std::vector<Bundle> bundles;
-  for (const auto at : instance_.waiting_tasks) {
-    const TaskView& task = instance_.tasks[at];
-    Bundle bundle;
-    for (auto place = task.waiting.begin; place < task.waiting.end; ++place) {
-      const std::uint32_t request = instance_.waiting_of_tasks[place];
-      bundle.gain = pack.has_siblings(task) ? pack.most_gain_of(at) : pack.most_gain(request);
-      bundle.tokens += instance_.waiting[request].kv_tokens;
-      ++bundle.slots;
-    }
-    bundles.push_back(bundle);
-  }
-  sort_by_value(bundles, &Bundle::tokens);
-  std::int64_t taken = 0;
-  for (const AgentView& agent : instance_.agents) {
-    taken += agent.resident ? agent.prefix_tokens + agent.running_kv : 0;
-  }
-  const std::int64_t capacity = instance_.config->kv_capacity_tokens;
-  const auto room = static_cast<double>(std::max(capacity - taken, capacity / 8));
-  constexpr std::array kShares{0.5, 2.0, 8.0};
-  static_assert(kShares.size() < kPrices);
-  for (std::size_t at = 0; at < kShares.size(); ++at) {
-    prices_[at].token = marginal_value(bundles, kShares[at] * room, &Bundle::tokens);
-  }
-  const auto slots = instance_.slots_beside(0);
-  if (slots < std::ssize(instance_.waiting)) {
-    sort_by_value(bundles, &Bundle::slots);
-    prices_[kShares.size() - 1] = {0.0, marginal_value(bundles, static_cast<double>(slots), &Bundle::slots)};
-  }
 }
 
 void JointWorth::add_alone(const TaskView& task, const GreedyPack& pack) {
@@ -233,8 +234,8 @@ void JointWorth::start_from(std::span<const std::uint32_t> members) {
   }
 }
 
-Worth<JointWorth::kPrices> JointWorth::with_toggled(std::span<const std::uint32_t> agents) {
-  Worth<kPrices> worth = base_;
+Worth JointWorth::with_toggled(std::span<const std::uint32_t> agents) {
+  Worth worth = base_;
   const auto add_times = [&worth](double times, const double* values) {
     for (std::size_t price = 0; price < kPrices; ++price) {
       worth[price] += times * values[price];

@@ -18,24 +18,27 @@ struct Price {
   double slot = 0.0;
 };
 
-/// What something is worth at each of so many prices: its gain less what it takes, no less than nothing.
-template <std::size_t Prices>
-using Worth = std::array<double, Prices>;
+inline constexpr std::size_t kPrices = 4;
+using Prices = std::array<Price, kPrices>;
+/// What something is worth at each price: its gain less what it takes, no less than nothing.
+using Worth = std::array<double, kPrices>;
+
+/// Prices at which the best requests fill the room beside the present prefixes, or so many times of it: a set serves
+/// only some agents, and siblings rarely gain as much for their tokens as all of them together. Where slots are few
+/// they get a price. The last price is nothing.
+[[nodiscard]] Prices choose_prices(const Instance& instance, const GreedyPack& pack);
 
 /// Siblings of a task gain together what none gains alone: where a model tells the gain of every set of completions,
 /// each prefix set is credited with the best choice among the siblings that it serves. Other requests count alone.
 class JointWorth {
  public:
-  static constexpr std::size_t kPrices = 4;
+  JointWorth(const Instance& instance, const GreedyPack& pack, const Prices& prices, PathScratch& scratch);
 
-  JointWorth(const Instance& instance, const GreedyPack& pack, PathScratch& scratch);
-
-  [[nodiscard]] const std::array<Price, kPrices>& prices() const noexcept { return prices_; }
   /// The set that the next ones are told by.
   void start_from(std::span<const std::uint32_t> members);
   /// At least what any admissions are worth from the set that start_from() named with these agents toggled, each once:
   /// taken in, or left out.
-  [[nodiscard]] Worth<kPrices> with_toggled(std::span<const std::uint32_t> agents);
+  [[nodiscard]] Worth with_toggled(std::span<const std::uint32_t> agents);
   /// Of all summands together: what rounding is relative to.
   [[nodiscard]] double size() const noexcept { return size_; }
 
@@ -66,7 +69,6 @@ class JointWorth {
     double slots = 0.0;
   };
 
-  void choose_prices(const GreedyPack& pack);
   void add_alone(const TaskView& task, const GreedyPack& pack);
   void charge_covers(const GreedyPack& pack);
   void add_jointly(const TaskView& task, PathScratch& scratch);
@@ -76,13 +78,13 @@ class JointWorth {
   void index_groups();
 
   const Instance& instance_;
-  std::array<Price, kPrices> prices_{};
-  std::vector<Worth<kPrices>> alone_;  // of each agent
+  Prices prices_;
+  std::vector<Worth> alone_;  // of each agent
   std::vector<Group> groups_;
   std::unordered_map<std::uint64_t, std::uint32_t> group_of_;  // by a hash of their agents
   std::vector<std::vector<Place>> places_;                     // of each agent
   std::vector<std::uint8_t> inside_;                           // of each agent: in the set that is started from
-  Worth<kPrices> base_{};                                      // of that set
+  Worth base_{};                                               // of that set
   std::vector<std::uint32_t> changed_;                         // scratch: groups
   double size_ = 0.0;
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <utility>
 
@@ -12,16 +11,6 @@ namespace {
 
 constexpr double kSlack = 1e-9;      // of the score: far above what ties
 constexpr double kRounding = 1e-12;  // of all summands
-
-/// The value that so many of `values` exceed; 0 if there are not as many. Reorders them.
-double nth_largest(std::vector<double>& values, std::size_t place) {
-  if (place >= values.size()) {
-    return 0.0;
-  }
-  const auto nth = values.begin() + static_cast<std::ptrdiff_t>(place);
-  std::nth_element(values.begin(), nth, values.end(), std::greater<>());
-  return std::max(*nth, 0.0);
-}
 
 }  // namespace
 
@@ -54,7 +43,10 @@ SetBound::Sums& SetBound::Sums::operator-=(const Sums& other) noexcept {
 }
 
 SetBound::SetBound(const Instance& instance, const GreedyPack& pack)
-    : instance_(instance), pack_(pack), capacity_(instance.config->kv_capacity_tokens) {
+    : instance_(instance),
+      pack_(pack),
+      capacity_(instance.config->kv_capacity_tokens),
+      prices_(choose_prices(instance, pack)) {
   agents_.reserve(instance.agents.size());
   for (const AgentView& agent : instance.agents) {
     Sums& sums = agents_.emplace_back();
@@ -69,34 +61,10 @@ SetBound::SetBound(const Instance& instance, const GreedyPack& pack)
     sums.fixed = agent.reuse + agent.redo + agent.revoke;
     preempted_ += agent.redo + agent.revoke;
   }
-  choose_prices();
   add_worth();
   for (const Sums& sums : agents_) {
     size_ += sums.fixed + *std::max_element(sums.worth.begin(), sums.worth.end());
   }
-}
-
-/// Prices at which a share of the waiting requests is worth its tokens, or as many as there are slots their slot. The
-/// last price is nothing.
-void SetBound::choose_prices() {
-  constexpr std::array<std::size_t, 5> kShares{32, 16, 8, 4, 2};
-  std::vector<double> values;
-  values.reserve(instance_.waiting.size());
-  for (std::uint32_t at = 0; at < instance_.waiting.size(); ++at) {
-    values.push_back(pack_.most_gain(at) / static_cast<double>(instance_.waiting[at].kv_tokens));
-  }
-  for (std::size_t at = 0; at < kShares.size(); ++at) {
-    prices_[at].token = nth_largest(values, values.size() / kShares[at]);
-  }
-  const std::int64_t slots = instance_.slots_beside(0);
-  if (slots >= std::ssize(values)) {
-    return;
-  }
-  for (std::uint32_t at = 0; at < instance_.waiting.size(); ++at) {
-    values[at] = pack_.most_gain(at);
-  }
-  prices_[5].slot = nth_largest(values, static_cast<std::size_t>(slots));
-  prices_[6].slot = nth_largest(values, static_cast<std::size_t>(slots) / 2);
 }
 
 /// What the waiting requests of each agent are worth at each price.
@@ -150,29 +118,28 @@ bool SetBound::feasible(const Sums& set) const noexcept {
   return !overflows(set) && slots >= set.uncovered && (cap == 0 || std::ssize(instance_.running) - set.kept <= cap);
 }
 
-double SetBound::upper(const Sums& set) const noexcept { return upper(set, set.worth, prices_, size_); }
+double SetBound::upper(const Sums& set) const noexcept { return upper(set, set.worth, size_); }
 
 std::size_t SetBound::few() const noexcept { return joint_.has_value() ? 1 : 4 + instance_.waiting_tasks.size(); }
 
 void SetBound::start_from(std::span<const std::uint32_t> members) {
   if (!joint_.has_value()) {
-    joint_.emplace(instance_, pack_, scratch_);
+    joint_.emplace(instance_, pack_, prices_, scratch_);
   }
   joint_->start_from(members);
 }
 
 double SetBound::tighter_upper(std::span<const std::uint32_t> toggled, const Sums& set) {
-  return upper(set, joint_->with_toggled(toggled), joint_->prices(), size_ + joint_->size());
+  return upper(set, joint_->with_toggled(toggled), size_ + joint_->size());
 }
 
-double SetBound::upper(const Sums& set, std::span<const double> worth, std::span<const Price> prices,
-                       double size) const noexcept {
+double SetBound::upper(const Sums& set, const Worth& worth, double size) const noexcept {
   const auto room = static_cast<double>(capacity_ - set.tokens);
   const std::int64_t slots = instance_.slots_beside(set.kept);
   double least = std::numeric_limits<double>::infinity();
-  for (std::size_t at = 0; at < prices.size(); ++at) {
-    const double slot_price = prices[at].slot == 0.0 ? 0.0 : prices[at].slot * static_cast<double>(slots);
-    least = std::min(least, worth[at] + prices[at].token * room + slot_price);
+  for (std::size_t at = 0; at < kPrices; ++at) {
+    const double slot_price = prices_[at].slot == 0.0 ? 0.0 : prices_[at].slot * static_cast<double>(slots);
+    least = std::min(least, worth[at] + prices_[at].token * room + slot_price);
   }
   const bool once = instance_.config->move_model == MoveModel::once;
   double move = 0.0;

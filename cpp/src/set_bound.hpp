@@ -18,8 +18,6 @@ namespace topas::detail {
 /// and the price of all its room, is an upper bound at any prices, and the lowest of a few is a good one.
 class SetBound {
  public:
-  static constexpr std::size_t kPrices = 8;
-
   /// Sums over the agents of a set.
   struct Sums {
     std::int64_t tokens = 0;        ///< prefixes and kept requests
@@ -29,7 +27,7 @@ class SetBound {
     std::int64_t incoming = 0;      ///< agents whose prefix is not resident
     std::int64_t moved_tokens = 0;  ///< prefixes that come in, less those that stay
     double fixed = 0.0;             ///< J_reuse, and the preemption that is spared
-    Worth<kPrices> worth{};
+    Worth worth{};
 
     Sums& operator+=(const Sums& other) noexcept;
     Sums& operator-=(const Sums& other) noexcept;
@@ -54,16 +52,14 @@ class SetBound {
   [[nodiscard]] double tighter_upper(std::span<const std::uint32_t> toggled, const Sums& set);
 
  private:
-  void choose_prices();
   void add_worth();
   void add_siblings(std::uint32_t task);
-  [[nodiscard]] double upper(const Sums& set, std::span<const double> worth, std::span<const Price> prices,
-                             double size) const noexcept;
+  [[nodiscard]] double upper(const Sums& set, const Worth& worth, double size) const noexcept;
 
   const Instance& instance_;
   const GreedyPack& pack_;
   std::int64_t capacity_;
-  std::array<Price, kPrices> prices_{};
+  Prices prices_;
   double size_ = 0.0;       // of all summands: what rounding is relative to
   double preempted_ = 0.0;  // J_redo and J_revoke if all that run are preempted
   std::vector<Sums> agents_;
