@@ -183,7 +183,8 @@ void PrefixSearch::enumerate() {
   evaluate_listed(start_, &PrefixSearch::toggle_to_subset);
 }
 
-/// The subsets that agree with `subset` on the agents before `agent`.
+/// The subsets that agree with `subset` on the agents before `agent`; no deeper than enumerate_max_agents.
+// NOLINTNEXTLINE(misc-no-recursion)
 void PrefixSearch::list_subsets(std::uint32_t agent, std::uint64_t subset, const Sums& sums) {
   if (bound_.overflows(sums)) {
     return;
