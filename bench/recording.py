@@ -12,6 +12,8 @@ from topas.policies.topas import TopasPolicy
 from topas.sim import EngineCosts, EngineOptions, make_workload
 from topas.sim.engine import Engine
 from topas.sim.profiles import config_fields
+from topas.sim.result import RunResult
+from topas.sim.workload import Workload
 
 Call = tuple[str, tuple[Any, ...]]
 
@@ -111,10 +113,13 @@ class _RecordingPolicy(TopasPolicy):
         return RecordingScheduler(self._log)  # type: ignore[return-value]
 
 
+def record_run(built: Workload, preset: str, **fields: Any) -> tuple[EventLog, RunResult]:
+    """The log of a simulated run of a workload under topas, and the run's result."""
+    costs, options = EngineCosts(), EngineOptions()
+    log = EventLog(topas.Config.preset(preset, **config_fields(built, costs, options), **fields))
+    return log, Engine(built, _RecordingPolicy(log), costs, options).run()
+
+
 def record(workload: str, *, rate: float, tasks: int, seed: int, preset: str) -> EventLog:
     """The log of a simulated run of a built-in workload under topas."""
-    built = make_workload(workload, tasks=tasks, rate=rate, seed=seed)
-    costs, options = EngineCosts(), EngineOptions()
-    log = EventLog(topas.Config.preset(preset, **config_fields(built, costs, options)))
-    Engine(built, _RecordingPolicy(log), costs, options).run()
-    return log
+    return record_run(make_workload(workload, tasks=tasks, rate=rate, seed=seed), preset)[0]

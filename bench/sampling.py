@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import topas
-from recording import replay
+from replaying import lowest, replay
 from sampling_paths import MethodScorer, TaskPaths, as_the_core, plain, truth
 from sampling_states import (
     Run,
@@ -275,8 +275,7 @@ def whole_runs(run: Run, effort: Effort) -> dict[int, dict[str, float]]:
         for seed in range(1, effort.run_seeds + 1):
             log, mean_s = simulate(run, seed=seed, samples=draws)
             jct[draws].append(mean_s)
-            replays = (replay(log).decide_s for _ in range(2))
-            decide_us[draws].append(1e6 * statistics.fmean(map(min, zip(*replays, strict=True))))
+            decide_us[draws].append(statistics.fmean(lowest([replay(log), replay(log)], "decide")))
         out[draws] = {
             "jct_s": statistics.fmean(jct[draws]),
             "decide_us": statistics.fmean(decide_us[draws]),

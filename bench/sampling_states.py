@@ -11,14 +11,12 @@ from typing import Any
 
 import numpy as np
 import topas
-from recording import EventLog, replay
-from topas.policies.topas import TopasPolicy
+from recording import EventLog, record_run
+from replaying import replay
 from topas.reference.expectation import blocks, residual_support
 from topas.reference.state import Request, State, Task, read_state
-from topas.sim import EngineCosts, EngineOptions, make_workload
+from topas.sim import make_workload
 from topas.sim.builtin import poisson_arrivals
-from topas.sim.engine import Engine
-from topas.sim.profiles import config_fields
 from topas.sim.workload import Round, StageShape, WorkflowShape, Workload
 from topas.sim.workload import Task as SimTask
 
@@ -109,39 +107,9 @@ class Run:
 # ------------------------------------------------------------------------------- recording
 
 
-class _Recorder:
-    """Passes every call on to a real scheduler and writes it down."""
-
-    def __init__(self, log: EventLog) -> None:
-        self._scheduler = topas.Scheduler(log.config)
-        self._log = log
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self._scheduler, name)
-
-        def call(*args: Any) -> Any:
-            self._log.calls.append((name, args))
-            return method(*args)
-
-        return call
-
-
-class _RecordingPolicy(TopasPolicy):
-    def __init__(self, log: EventLog) -> None:
-        self._log = log
-        super().__init__(log.config)
-
-    def _new_scheduler(self) -> topas.Scheduler:
-        return _Recorder(self._log)  # type: ignore[return-value]
-
-
 def simulate(run: Run, *, seed: int, samples: int) -> tuple[EventLog, float]:
     """The log of a simulated run under topas (default) with so many draws, and its mean JCT, s."""
-    built = run.build(seed)
-    costs, options = EngineCosts(), EngineOptions()
-    fields = config_fields(built, costs, options)
-    log = EventLog(topas.Config.preset("default", **fields, samples=samples))
-    result = Engine(built, _RecordingPolicy(log), costs, options).run()
+    log, result = record_run(run.build(seed), "default", samples=samples)
     times = [end - result.arrival_s[task] for task, end in result.finish_s.items()]
     return log, sum(times) / len(times)
 
@@ -205,7 +173,7 @@ def spread(items: Sequence[Any], count: int) -> list[Any]:
 
 def recorded(log: EventLog) -> list[StudyState]:
     """The state at each decision of a run that has something waiting."""
-    snapshots = replay(log, snapshot_every=1).snapshots
+    snapshots = replay(log, snapshot_every=1).snapshots.values()
     states = (StudyState(snapshot, log.config) for snapshot in snapshots)
     return [state for state in states if any(not r["running"] for r in state.fields["requests"])]
 
