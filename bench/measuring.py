@@ -83,8 +83,6 @@ def core_figures(log: EventLog, checksum: str, count: int) -> dict[str, Figures]
 
 def measure_crossing(preset: str, decisions: int = 200) -> dict[str, Any] | str:
     """What Python adds to a decision with 100 waiting, read as NumPy arrays or not, median µs."""
-    if not hasattr(topas.Decision, "arrays"):
-        return "Decision.arrays is not there: crossing the binding is left out"
     log = record_synthetic(CROSSING, preset, decisions=decisions)
     first = replay(log)
     plain = replays(log, first, CROSSING_REPLAYS)

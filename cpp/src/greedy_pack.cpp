@@ -83,6 +83,9 @@ void GreedyPack::bound_gains() {
   for (std::uint32_t task = 0; task < instance_.tasks.size(); ++task) {
     const TaskView& view = instance_.tasks[task];
     if (!has_siblings(view)) {
+      if (view.waiting.size() > 0) {
+        most_gain_of_[task] = most_gain_[instance_.waiting_of_tasks[view.waiting.begin]];
+      }
       continue;
     }
     const double together = most_gain_of_[task] = gain_of_all(view);

@@ -43,7 +43,7 @@ class GreedyPack {
 
   /// At least what a waiting request gains, whatever else is admitted or kept; g * seconds.
   [[nodiscard]] double most_gain(std::uint32_t request) const noexcept { return most_gain_[request]; }
-  /// The same for all waiting requests of a task that has_siblings() together.
+  /// The same for all waiting requests of a task together.
   [[nodiscard]] double most_gain_of(std::uint32_t task) const noexcept { return most_gain_of_[task]; }
   /// Whether what a request of the task gains depends on other requests.
   [[nodiscard]] bool has_siblings(const TaskView& task) const noexcept {
@@ -143,7 +143,7 @@ class GreedyPack {
   std::vector<std::uint32_t> unranked_;  // waiting requests whose marginal depends on what is kept
   std::vector<Range> unranked_of_;       // of each agent
   std::vector<double> most_gain_;        // of each waiting request
-  std::vector<double> most_gain_of_;     // of each task with siblings
+  std::vector<double> most_gain_of_;     // of each task
 
   // Of the set being packed.
   std::vector<std::uint8_t> inside_;     // of each agent: in the set

@@ -4,6 +4,7 @@
 #include <bit>
 #include <limits>
 #include <tuple>
+#include <utility>
 
 #include "random.hpp"
 #include "vector_loops.hpp"
@@ -43,11 +44,9 @@ Prices choose_prices(const Instance& instance, const GreedyPack& pack) {
   std::vector<Bundle> bundles;
   for (const auto at : instance.waiting_tasks) {
     const TaskView& task = instance.tasks[at];
-    Bundle bundle;
+    Bundle bundle{pack.most_gain_of(at)};
     for (auto place = task.waiting.begin; place < task.waiting.end; ++place) {
-      const std::uint32_t request = instance.waiting_of_tasks[place];
-      bundle.gain = pack.has_siblings(task) ? pack.most_gain_of(at) : pack.most_gain(request);
-      bundle.tokens += instance.waiting[request].kv_tokens;
+      bundle.tokens += instance.waiting[instance.waiting_of_tasks[place]].kv_tokens;
       ++bundle.slots;
     }
     bundles.push_back(bundle);
@@ -72,34 +71,16 @@ Prices choose_prices(const Instance& instance, const GreedyPack& pack) {
   return prices;
 }
 
-JointWorth::JointWorth(const Instance& instance, const GreedyPack& pack, const Prices& prices, PathScratch& scratch)
-    : instance_(instance),
-      prices_(prices),
-      alone_(instance.agents.size(), Worth{}),
-      inside_(instance.agents.size(), 0) {
+JointWorth::JointWorth(const Instance& instance, const GreedyPack& pack, const Prices& prices, std::vector<Worth> apart,
+                       PathScratch& scratch)
+    : instance_(instance), prices_(prices), apart_(std::move(apart)), inside_(instance.agents.size(), 0) {
   for (const auto at : instance.waiting_tasks) {
-    const TaskView& task = instance.tasks[at];
-    if (pack.has_siblings(task) && task.model->tells_sets()) {
-      add_jointly(task, scratch);
-    } else {
-      add_alone(task, pack);
+    if (counts(pack, instance.tasks[at])) {
+      add_jointly(instance.tasks[at], scratch);
     }
   }
   charge_covers(pack);
   index_groups();
-}
-
-void JointWorth::add_alone(const TaskView& task, const GreedyPack& pack) {
-  for (auto place = task.waiting.begin; place < task.waiting.end; ++place) {
-    const std::uint32_t at = instance_.waiting_of_tasks[place];
-    const RequestView& request = instance_.waiting[at];
-    const auto tokens = static_cast<double>(request.kv_tokens);
-    for (std::size_t price = 0; price < kPrices; ++price) {
-      const double taken = prices_[price].token * tokens + prices_[price].slot;
-      alone_[request.agent][price] += std::max(pack.most_gain(at) - taken, 0.0);
-    }
-    size_ += pack.most_gain(at);
-  }
 }
 
 /// An agent without a kept request is served at least one, worth it or not: it adds no more than it gains at best.
@@ -113,9 +94,9 @@ void JointWorth::charge_covers(const GreedyPack& pack) {
       double best = -std::numeric_limits<double>::infinity();
       for (auto request = agent.waiting.begin; request < agent.waiting.end; ++request) {
         const auto tokens = static_cast<double>(instance_.waiting[request].kv_tokens);
-        best = std::max(best, pack.most_gain(request) - prices_[price].token * tokens - prices_[price].slot);
+        best = std::max(best, prices_[price].left_of(pack.most_gain(request), tokens));
       }
-      alone_[at][price] += std::min(best, 0.0);
+      apart_[at][price] += std::min(best, 0.0);
     }
   }
 }
@@ -161,8 +142,7 @@ void JointWorth::add_jointly(const TaskView& task, PathScratch& scratch) {
     const Takes& takes = takes_[set];
     const double gain = task.age_factor * (gains[takes.completed] - gains[takes.running]);
     for (std::size_t price = 0; price < kPrices; ++price) {
-      const double taken = prices_[price].token * takes.tokens + prices_[price].slot * takes.slots;
-      worth_[set * kPrices + price] = std::max(gain - taken, 0.0);
+      worth_[set * kPrices + price] = std::max(prices_[price].left_of(gain, takes.tokens, takes.slots), 0.0);
     }
   }
   for (std::size_t at = 0; at < siblings_.size(); ++at) {
@@ -221,7 +201,7 @@ void JointWorth::start_from(std::span<const std::uint32_t> members) {
   for (const auto member : members) {
     inside_[member] = 1;
     for (std::size_t price = 0; price < kPrices; ++price) {
-      base_[price] += alone_[member][price];
+      base_[price] += apart_[member][price];
     }
     for (const Place& place : places_[member]) {
       groups_[place.group].set |= place.bits;
@@ -243,7 +223,7 @@ Worth JointWorth::with_toggled(std::span<const std::uint32_t> agents) {
   };
   changed_.clear();
   for (const auto agent : agents) {
-    add_times(inside_[agent] != 0 ? -1.0 : 1.0, alone_[agent].data());
+    add_times(inside_[agent] != 0 ? -1.0 : 1.0, apart_[agent].data());
     for (const Place& place : places_[agent]) {
       Group& group = groups_[place.group];
       if (group.toggled == 0) {

@@ -16,6 +16,11 @@ namespace topas::detail {
 struct Price {
   double token = 0.0;
   double slot = 0.0;
+
+  /// What is left of a gain for so many tokens and slots.
+  [[nodiscard]] double left_of(double gain, double tokens, double slots = 1.0) const noexcept {
+    return gain - (token * tokens + slot * slots);
+  }
 };
 
 inline constexpr std::size_t kPrices = 4;
@@ -29,16 +34,26 @@ using Worth = std::array<double, kPrices>;
 [[nodiscard]] Prices choose_prices(const Instance& instance, const GreedyPack& pack);
 
 /// Siblings of a task gain together what none gains alone: where a model tells the gain of every set of completions,
-/// each prefix set is credited with the best choice among the siblings that it serves. Other requests count alone.
+/// each prefix set is credited with the best choice among the siblings that it serves. Other tasks count agent by
+/// agent.
 class JointWorth {
  public:
-  JointWorth(const Instance& instance, const GreedyPack& pack, const Prices& prices, PathScratch& scratch);
+  /// Whether a task's siblings count jointly.
+  [[nodiscard]] static bool counts(const GreedyPack& pack, const TaskView& task) noexcept {
+    return pack.has_siblings(task) && task.model->tells_sets();
+  }
+
+  /// `apart`: of each agent, what its requests of the other tasks are worth.
+  JointWorth(const Instance& instance, const GreedyPack& pack, const Prices& prices, std::vector<Worth> apart,
+             PathScratch& scratch);
 
   /// The set that the next ones are told by.
   void start_from(std::span<const std::uint32_t> members);
   /// At least what any admissions are worth from the set that start_from() named with these agents toggled, each once:
   /// taken in, or left out.
   [[nodiscard]] Worth with_toggled(std::span<const std::uint32_t> agents);
+  /// Whether that set has the agent.
+  [[nodiscard]] bool contains(std::uint32_t agent) const noexcept { return inside_[agent] != 0; }
   /// Of all summands together: what rounding is relative to.
   [[nodiscard]] double size() const noexcept { return size_; }
 
@@ -69,7 +84,6 @@ class JointWorth {
     double slots = 0.0;
   };
 
-  void add_alone(const TaskView& task, const GreedyPack& pack);
   void charge_covers(const GreedyPack& pack);
   void add_jointly(const TaskView& task, PathScratch& scratch);
   void list_siblings(const TaskView& task);
@@ -79,7 +93,7 @@ class JointWorth {
 
   const Instance& instance_;
   Prices prices_;
-  std::vector<Worth> alone_;  // of each agent
+  std::vector<Worth> apart_;  // of each agent
   std::vector<Group> groups_;
   std::unordered_map<std::uint64_t, std::uint32_t> group_of_;  // by a hash of their agents
   std::vector<std::vector<Place>> places_;                     // of each agent

@@ -90,32 +90,12 @@ double PrefixSearch::evaluate(std::span<const std::uint32_t> members) {
   return allocation.feasible ? allocation.score : kInfeasible;
 }
 
-/// Evaluates a set if it may be chosen.
-void PrefixSearch::consider(std::span<const std::uint32_t> members, const Sums& sums) {
-  if (!bound_.feasible(sums)) {
-    return;
-  }
-  if (is_spent() || is_needless(bound_.upper(sums), shortlist_.bar())) {
-    ++pruned_;
-    return;
-  }
-  evaluate(members);
-}
-
 bool PrefixSearch::is_needless(double upper, double bar) const { return !visit_ && upper < bar; }
 
 /// Whether the budget is used up; the first feasible set is evaluated in any case.
 bool PrefixSearch::is_spent() const {
   const auto budget = static_cast<std::uint64_t>(instance_.config->max_evaluations);
   return !visit_ && budget > 0 && evaluated_ >= budget && !shortlist_.empty();
-}
-
-PrefixSearch::Sums PrefixSearch::sums_of(std::span<const std::uint32_t> members) const {
-  Sums sums;
-  for (const auto member : members) {
-    sums += bound_.of(member);
-  }
-  return sums;
 }
 
 /// Lists a set that is feasible and may score `bar`.
@@ -136,18 +116,9 @@ void PrefixSearch::list(std::uint64_t key, const Sums& sums, double bar) {
 void PrefixSearch::sort_listed(const PrefixSet& base, Toggle toggle, double bar) {
   if (!visit_ && listed_.size() > bound_.few()) {
     bound_.start_from(base);
-    const Sums sums = sums_of(base);
     for (Listed& listed : listed_) {
       (this->*toggle)(listed.key);
-      Sums changed = sums;
-      for (const auto agent : toggled_) {
-        if (std::binary_search(base.begin(), base.end(), agent)) {
-          changed -= bound_.of(agent);
-        } else {
-          changed += bound_.of(agent);
-        }
-      }
-      listed.upper = std::min(listed.upper, bound_.tighter_upper(toggled_, changed));
+      listed.upper = std::min(listed.upper, bound_.tighter_upper(toggled_));
     }
     pruned_ += std::erase_if(listed_, [bar](const Listed& listed) { return listed.upper < bar; });
   }
@@ -177,7 +148,9 @@ void PrefixSearch::evaluate_listed(const PrefixSet& base, Toggle toggle) {
 
 /// Every subset; the present one first, since a good one leaves little to do.
 void PrefixSearch::enumerate() {
-  consider(start_, sums_of(start_));
+  if (bound_.feasible(bound_.of(start_))) {
+    evaluate(start_);
+  }
   listed_.clear();
   list_subsets(0, 0, {});
   evaluate_listed(start_, &PrefixSearch::toggle_to_subset);
@@ -221,7 +194,7 @@ void PrefixSearch::search_greedily() {
 
 /// Single additions while one improves; at the first stall the best pair, once, and single additions again.
 PrefixSearch::Climbed PrefixSearch::climb(const PrefixSet& start) {
-  Climbed at{start, sums_of(start), kInfeasible};
+  Climbed at{start, bound_.of(start), kInfeasible};
   if (bound_.feasible(at.sums) && !is_spent()) {
     at.value = evaluate(start);
   }
@@ -298,7 +271,7 @@ bool PrefixSearch::add_best(Climbed& from) {
   }
   form(from.set, &PrefixSearch::toggle_pair, chosen->key);
   from.set = trial_;
-  from.sums = sums_of(trial_);
+  from.sums = bound_.of(trial_);
   from.value = chosen->value;
   return true;
 }
@@ -320,7 +293,7 @@ void PrefixSearch::list_outside(const PrefixSet& set) {
 void PrefixSearch::repair(const PrefixSet& set) {
   listed_.clear();
   list_outside(set);
-  const Sums all = sums_of(set);
+  const Sums all = bound_.of(set);
   for (const auto agent : set) {
     Sums without = all;
     without -= bound_.of(agent);

@@ -74,10 +74,8 @@ class PrefixSearch {
   using Toggle = void (PrefixSearch::*)(std::uint64_t key);
 
   double evaluate(std::span<const std::uint32_t> members);
-  void consider(std::span<const std::uint32_t> members, const Sums& sums);
   [[nodiscard]] bool is_needless(double upper, double bar) const;
   [[nodiscard]] bool is_spent() const;
-  [[nodiscard]] Sums sums_of(std::span<const std::uint32_t> members) const;
   void list(std::uint64_t key, const Sums& sums, double bar);
   void sort_listed(const PrefixSet& base, Toggle toggle, double bar);
   void form(const PrefixSet& base, Toggle toggle, std::uint64_t key);

@@ -8,19 +8,9 @@ namespace topas::detail {
 
 namespace {
 
-/// Always the same order of additions.
 double mean_of(std::span<const double> values) noexcept {
-  Lanes lanes{};
-  std::size_t at = 0;
-  for (; at + lanes.size() <= values.size(); at += lanes.size()) {
-    for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
-      lanes[lane] += values[at + lane];
-    }
-  }
-  for (std::size_t lane = 0; at + lane < values.size(); ++lane) {
-    lanes[lane] += values[at + lane];
-  }
-  return sum_of(lanes) / static_cast<double>(values.size());
+  const double sum = sum_in_lanes(values.size(), [&values](std::size_t at) { return values[at]; });
+  return sum / static_cast<double>(values.size());
 }
 
 /// Puts `value` in the place of `old`, one of the ascending `values`; they stay ascending.

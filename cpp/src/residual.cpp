@@ -52,17 +52,10 @@ double expected_residual(const StageOutlook& stage, double reduction) noexcept {
   if (totals.empty()) {
     return std::max(stage.request_s - reduction, 0.0);
   }
-  Lanes lanes{};
-  std::size_t at = 0;
-  for (; at + lanes.size() <= totals.size(); at += lanes.size()) {
-    for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
-      lanes[lane] += std::max(totals[at + lane] - stage.service_s - reduction, 0.0);
-    }
-  }
-  for (std::size_t lane = 0; at + lane < totals.size(); ++lane) {
-    lanes[lane] += std::max(totals[at + lane] - stage.service_s - reduction, 0.0);
-  }
-  return sum_of(lanes) / static_cast<double>(totals.size());
+  const double sum = sum_in_lanes(totals.size(), [&totals, &stage, reduction](std::size_t at) {
+    return std::max(totals[at] - stage.service_s - reduction, 0.0);
+  });
+  return sum / static_cast<double>(totals.size());
 }
 
 }  // namespace topas::detail

@@ -14,30 +14,16 @@ constexpr double kRounding = 1e-12;  // of all summands
 
 }  // namespace
 
-SetBound::Sums& SetBound::Sums::operator+=(const Sums& other) noexcept {
-  tokens += other.tokens;
-  cover_tokens += other.cover_tokens;
-  kept += other.kept;
-  uncovered += other.uncovered;
-  incoming += other.incoming;
-  moved_tokens += other.moved_tokens;
-  fixed += other.fixed;
+SetBound::Sums& SetBound::Sums::add(const Sums& other, int times) noexcept {
+  tokens += times * other.tokens;
+  cover_tokens += times * other.cover_tokens;
+  kept += times * other.kept;
+  uncovered += times * other.uncovered;
+  incoming += times * other.incoming;
+  moved_tokens += times * other.moved_tokens;
+  fixed += times * other.fixed;
   for (std::size_t at = 0; at < kPrices; ++at) {
-    worth[at] += other.worth[at];
-  }
-  return *this;
-}
-
-SetBound::Sums& SetBound::Sums::operator-=(const Sums& other) noexcept {
-  tokens -= other.tokens;
-  cover_tokens -= other.cover_tokens;
-  kept -= other.kept;
-  uncovered -= other.uncovered;
-  incoming -= other.incoming;
-  moved_tokens -= other.moved_tokens;
-  fixed -= other.fixed;
-  for (std::size_t at = 0; at < kPrices; ++at) {
-    worth[at] -= other.worth[at];
+    worth[at] += times * other.worth[at];
   }
   return *this;
 }
@@ -46,7 +32,8 @@ SetBound::SetBound(const Instance& instance, const GreedyPack& pack)
     : instance_(instance),
       pack_(pack),
       capacity_(instance.config->kv_capacity_tokens),
-      prices_(choose_prices(instance, pack)) {
+      prices_(choose_prices(instance, pack)),
+      apart_(instance.agents.size(), Worth{}) {
   agents_.reserve(instance.agents.size());
   for (const AgentView& agent : instance.agents) {
     Sums& sums = agents_.emplace_back();
@@ -61,55 +48,47 @@ SetBound::SetBound(const Instance& instance, const GreedyPack& pack)
     sums.fixed = agent.reuse + agent.redo + agent.revoke;
     preempted_ += agent.redo + agent.revoke;
   }
-  add_worth();
+  for (const auto task : instance.waiting_tasks) {
+    add_worth(task);
+  }
   for (const Sums& sums : agents_) {
     size_ += sums.fixed + *std::max_element(sums.worth.begin(), sums.worth.end());
   }
 }
 
-/// What the waiting requests of each agent are worth at each price.
-void SetBound::add_worth() {
-  for (std::uint32_t at = 0; at < instance_.waiting.size(); ++at) {
-    const RequestView& request = instance_.waiting[at];
-    if (pack_.has_siblings(instance_.tasks[request.task])) {
-      continue;
-    }
-    const double gain = pack_.most_gain(at);
-    const auto tokens = static_cast<double>(request.kv_tokens);
-    auto& worth = agents_[request.agent].worth;
-    for (std::size_t price = 0; price < kPrices; ++price) {
-      worth[price] += std::max(gain - prices_[price].token * tokens - prices_[price].slot, 0.0);
-    }
-  }
-  for (const auto task : instance_.waiting_tasks) {
-    if (pack_.has_siblings(instance_.tasks[task])) {
-      add_siblings(task);
-    }
-  }
-}
-
-/// Requests of one task together gain no more than all of them do.
-void SetBound::add_siblings(std::uint32_t task) {
-  const Range range = instance_.tasks[task].waiting;
+/// What the waiting requests of a task are worth, agent by agent: together they gain no more than all of them do.
+void SetBound::add_worth(std::uint32_t task) {
+  const TaskView& view = instance_.tasks[task];
   const double together = pack_.most_gain_of(task);
-  for (auto at = range.begin; at < range.end;) {
+  const bool jointly = JointWorth::counts(pack_, view);
+  for (auto at = view.waiting.begin; at < view.waiting.end;) {
     const std::uint32_t agent = instance_.waiting[instance_.waiting_of_tasks[at]].agent;
-    std::array<double, kPrices> alone{};
+    Worth alone{};
     auto least = std::numeric_limits<std::int64_t>::max();
-    for (; at < range.end && instance_.waiting[instance_.waiting_of_tasks[at]].agent == agent; ++at) {
+    for (; at < view.waiting.end && instance_.waiting[instance_.waiting_of_tasks[at]].agent == agent; ++at) {
       const std::uint32_t request = instance_.waiting_of_tasks[at];
       const std::int64_t tokens = instance_.waiting[request].kv_tokens;
       least = std::min(least, tokens);
       for (std::size_t price = 0; price < kPrices; ++price) {
-        const double taken = prices_[price].token * static_cast<double>(tokens) + prices_[price].slot;
-        alone[price] += std::max(pack_.most_gain(request) - taken, 0.0);
+        const double left = prices_[price].left_of(pack_.most_gain(request), static_cast<double>(tokens));
+        alone[price] += std::max(left, 0.0);
       }
     }
     for (std::size_t price = 0; price < kPrices; ++price) {
-      const double taken = prices_[price].token * static_cast<double>(least) + prices_[price].slot;
-      agents_[agent].worth[price] += std::min(alone[price], std::max(together - taken, 0.0));
+      const double most = std::max(prices_[price].left_of(together, static_cast<double>(least)), 0.0);
+      const double worth = std::min(alone[price], most);
+      agents_[agent].worth[price] += worth;
+      apart_[agent][price] += jointly ? 0.0 : worth;
     }
   }
+}
+
+SetBound::Sums SetBound::of(std::span<const std::uint32_t> members) const noexcept {
+  Sums sums;
+  for (const auto member : members) {
+    sums += agents_[member];
+  }
+  return sums;
 }
 
 bool SetBound::feasible(const Sums& set) const noexcept {
@@ -120,16 +99,25 @@ bool SetBound::feasible(const Sums& set) const noexcept {
 
 double SetBound::upper(const Sums& set) const noexcept { return upper(set, set.worth, size_); }
 
-std::size_t SetBound::few() const noexcept { return joint_.has_value() ? 1 : 4 + instance_.waiting_tasks.size(); }
+std::size_t SetBound::few() const noexcept { return joint_ ? 1 : 4 + instance_.waiting_tasks.size(); }
 
 void SetBound::start_from(std::span<const std::uint32_t> members) {
-  if (!joint_.has_value()) {
-    joint_.emplace(instance_, pack_, prices_, scratch_);
+  if (!joint_) {
+    joint_ = std::make_unique<JointWorth>(instance_, pack_, prices_, std::move(apart_), scratch_);
   }
   joint_->start_from(members);
+  base_ = of(members);
 }
 
-double SetBound::tighter_upper(std::span<const std::uint32_t> toggled, const Sums& set) {
+double SetBound::tighter_upper(std::span<const std::uint32_t> toggled) {
+  Sums set = base_;
+  for (const auto agent : toggled) {
+    if (joint_->contains(agent)) {
+      set -= agents_[agent];
+    } else {
+      set += agents_[agent];
+    }
+  }
   return upper(set, joint_->with_toggled(toggled), size_ + joint_->size());
 }
 

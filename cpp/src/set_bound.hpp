@@ -3,7 +3,7 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -29,14 +29,18 @@ class SetBound {
     double fixed = 0.0;             ///< J_reuse, and the preemption that is spared
     Worth worth{};
 
-    Sums& operator+=(const Sums& other) noexcept;
-    Sums& operator-=(const Sums& other) noexcept;
+    Sums& operator+=(const Sums& other) noexcept { return add(other, 1); }
+    Sums& operator-=(const Sums& other) noexcept { return add(other, -1); }
+
+   private:
+    Sums& add(const Sums& other, int times) noexcept;
   };
 
   /// `pack`: for the gains of the waiting requests.
   SetBound(const Instance& instance, const GreedyPack& pack);
 
   [[nodiscard]] const Sums& of(std::uint32_t agent) const noexcept { return agents_[agent]; }
+  [[nodiscard]] Sums of(std::span<const std::uint32_t> members) const noexcept;
 
   /// Whether GreedyPack finds an allocation for the set.
   [[nodiscard]] bool feasible(const Sums& set) const noexcept;
@@ -49,11 +53,10 @@ class SetBound {
   /// For tighter_upper(): the set that the next ones are told by. Dear at the first call.
   void start_from(std::span<const std::uint32_t> members);
   /// upper(), much tighter where tasks have siblings, of the set that start_from() named with some agents toggled.
-  [[nodiscard]] double tighter_upper(std::span<const std::uint32_t> toggled, const Sums& set);
+  [[nodiscard]] double tighter_upper(std::span<const std::uint32_t> toggled);
 
  private:
-  void add_worth();
-  void add_siblings(std::uint32_t task);
+  void add_worth(std::uint32_t task);
   [[nodiscard]] double upper(const Sums& set, const Worth& worth, double size) const noexcept;
 
   const Instance& instance_;
@@ -63,7 +66,9 @@ class SetBound {
   double size_ = 0.0;       // of all summands: what rounding is relative to
   double preempted_ = 0.0;  // J_redo and J_revoke if all that run are preempted
   std::vector<Sums> agents_;
-  std::optional<JointWorth> joint_;
+  std::vector<Worth> apart_;           // of each agent: the worth of tasks that do not count jointly
+  std::unique_ptr<JointWorth> joint_;  // once it is asked for
+  Sums base_;                          // of the set that tighter_upper() goes by
   PathScratch scratch_;
 };
 

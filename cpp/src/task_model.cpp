@@ -146,10 +146,8 @@ bool TaskModel::refresh(const Config& config, const Id& task, std::span<const St
 bool TaskModel::refresh(const Config& config, const Id& task, std::span<const StageOutlook> stages, Part& part,
                         bool& changed) {
   bool redrawn = false;
-  std::vector<std::uint32_t> block;
   for (std::size_t place = 0; place < part.residuals.size(); ++place) {
     auto& [stage, key] = part.residuals[place];
-    block.push_back(stage);
     const ResidualKey now = residual_key(stages[stage]);
     if (key == now || stages[stage].finished) {
       continue;
@@ -167,6 +165,9 @@ bool TaskModel::refresh(const Config& config, const Id& task, std::span<const St
   }
   part.block.refresh();
   changed = true;
+  std::vector<std::uint32_t> block(part.residuals.size());
+  std::transform(part.residuals.begin(), part.residuals.end(), block.begin(),
+                 [](const Residual& residual) { return residual.stage; });
   return !can_enumerate(stages, block, static_cast<std::size_t>(config.exact_limit));
 }
 
@@ -241,10 +242,10 @@ std::span<const double> TaskModel::gains_of_sets(PathScratch& scratch) const {
   std::vector<double> by_stage;
   part.block.gains_of_subsets(reduction_, by_stage, scratch);
   gains_of_sets_.resize(by_stage.size());
-  std::size_t set = 0;  // of request bits: that of `stages`
-  for (std::size_t stages = 0; stages < by_stage.size(); ++stages) {
-    gains_of_sets_[set] = by_stage[stages];
-    for (const Span requests : part.requests) {  // adds one to `stages`
+  std::size_t set = 0;  // of request bits
+  for (const double gain : by_stage) {
+    gains_of_sets_[set] = gain;
+    for (const Span requests : part.requests) {  // to the next set of stages, counting in binary
       const std::size_t bit = std::size_t{1} << order_[requests.begin];
       set ^= bit;
       if ((set & bit) != 0) {

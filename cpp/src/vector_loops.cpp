@@ -34,7 +34,8 @@ TOPAS_EVERY_WIDTH double weighted_path(const double* weights, const double* befo
     for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
       const std::size_t at = k + lane;
       const double path = std::max(residual[at] - reduction, 0.0) + below[at];
-      lanes[lane] += weights[at] * std::max(std::max(before[at], after[at]), path);
+      const double other = std::max(before[at], after[at]);
+      lanes[lane] += weights[at] * std::max(other, path);
     }
   }
   return sum_of(lanes);
