@@ -70,8 +70,6 @@ void GreedyPack::join(std::uint32_t agent) {
   room_ -= view.prefix_tokens;
   first_room_ -= view.prefix_tokens;
   for (auto request = view.waiting.begin; request < view.waiting.end; ++request) {
-    off_stream_[request] = 1;
-    off_streamed_.push_back(request);
     loose_.push_back(option_of(request));
   }
 }

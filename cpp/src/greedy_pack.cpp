@@ -24,52 +24,33 @@ GreedyPack::GreedyPack(const Instance& instance)
       inside_(instance.agents.size(), 0),
       uncovered_(instance.agents.size(), 0),
       completions_(instance.words, 0),
-      represented_(instance.tasks.size(), 0),
-      off_stream_(instance.waiting.size(), 0) {
+      represented_(instance.tasks.size(), 0) {
   rank_waiting();
   bound_gains();
 }
 
+/// Orders the waiting requests; those whose task has running requests that may count as completed are left for each set
+/// to look at.
 void GreedyPack::rank_waiting() {
-  ranked_.reserve(instance_.waiting.size());
-  ranked_of_.reserve(instance_.agents.size());
+  std::vector<Ranked> ranked;
+  ranked.reserve(instance_.waiting.size());
   unranked_of_.reserve(instance_.agents.size());
-  for (std::uint32_t agent = 0; agent < instance_.agents.size(); ++agent) {
-    rank_agent(agent);
-  }
-}
-
-/// Orders the waiting requests of an agent; those whose task has running requests that may count as completed are left
-/// for each set to look at.
-void GreedyPack::rank_agent(std::uint32_t agent) {
-  const auto begin = static_cast<std::uint32_t>(ranked_.size());
-  const auto first_unranked = static_cast<std::uint32_t>(unranked_.size());
-  const Range waiting = instance_.agents[agent].waiting;
-  for (auto request = waiting.begin; request < waiting.end; ++request) {
-    const bool depends =
-        instance_.config->count_running && instance_.tasks[instance_.waiting[request].task].running.size() > 0;
-    if (depends) {
-      unranked_.push_back(request);
-    } else {
-      ranked_.push_back({option_of(request), 0, 0});
+  for (const AgentView& agent : instance_.agents) {
+    const auto first_unranked = static_cast<std::uint32_t>(unranked_.size());
+    for (auto at = agent.waiting.begin; at < agent.waiting.end; ++at) {
+      const RequestView& request = instance_.waiting[at];
+      if (instance_.config->count_running && instance_.tasks[request.task].running.size() > 0) {
+        unranked_.push_back(at);
+      } else {
+        ranked.push_back({option_of(at), request.agent, 0, request.kv_tokens});
+      }
     }
+    unranked_of_.push_back({first_unranked, static_cast<std::uint32_t>(unranked_.size())});
   }
-  std::sort(ranked_.begin() + begin, ranked_.end(), [this](const Ranked& a, const Ranked& b) {
+  std::sort(ranked.begin(), ranked.end(), [this](const Ranked& a, const Ranked& b) {
     return a.option.density != b.option.density ? a.option.density > b.option.density : precedes(a.option, b.option);
   });
-  const auto end = static_cast<std::uint32_t>(ranked_.size());
-  std::uint32_t run_end = end;
-  std::int64_t least_kv = std::numeric_limits<std::int64_t>::max();
-  for (auto at = end; at-- > begin;) {
-    if (at + 1 < end && ranked_[at].option.density != ranked_[at + 1].option.density) {
-      run_end = at + 1;
-    }
-    least_kv = std::min(least_kv, instance_.waiting[ranked_[at].option.request].kv_tokens);
-    ranked_[at].run_end = run_end;
-    ranked_[at].least_kv_on = least_kv;
-  }
-  ranked_of_.push_back({begin, end});
-  unranked_of_.push_back({first_unranked, static_cast<std::uint32_t>(unranked_.size())});
+  order_.assign(std::move(ranked), instance_.agents.size(), instance_.waiting.size());
 }
 
 /// Without siblings the marginal is the same in every set. With them it is at most what the request takes off its
@@ -77,7 +58,7 @@ void GreedyPack::rank_agent(std::uint32_t agent) {
 void GreedyPack::bound_gains() {
   most_gain_.resize(instance_.waiting.size());
   most_gain_of_.resize(instance_.tasks.size());
-  for (const Ranked& ranked : ranked_) {
+  for (const Ranked& ranked : order_.all()) {
     most_gain_[ranked.option.request] = std::max(ranked.option.gain, 0.0);
   }
   for (std::uint32_t task = 0; task < instance_.tasks.size(); ++task) {
@@ -121,7 +102,9 @@ Allocation GreedyPack::pack(std::span<const std::uint32_t> members) {
   score_.start(members, inside_);
   clear_tasks();
   complete_running();
-  open_streams(members);
+  order_.open(members);
+  first_ = 0;
+  list_loose(members);
   emissions_.clear();
   if (uncovered_count_ == 0) {
     emissions_.push_back({0, score_.terms()});
@@ -202,26 +185,14 @@ void GreedyPack::complete_running() {
   }
 }
 
-void GreedyPack::open_streams(std::span<const std::uint32_t> members) {
-  for (const auto request : off_streamed_) {
-    off_stream_[request] = 0;
-  }
-  off_streamed_.clear();
-  streams_.clear();
+void GreedyPack::list_loose(std::span<const std::uint32_t> members) {
   loose_.clear();
   for (const auto member : members) {
-    const Range ranked = ranked_of_[member];
-    if (ranked.size() > 0) {
-      const Option& first = ranked_[ranked.begin].option;
-      const std::int64_t tokens = instance_.waiting[first.request].kv_tokens;
-      streams_.push_back({member, ranked.begin, ranked.end, first.request, tokens, first.density});
-    }
     const Range unranked = unranked_of_[member];
     for (auto at = unranked.begin; at < unranked.end; ++at) {
       loose_.push_back(option_of(unranked_[at]));
     }
   }
-  std::make_heap(streams_.begin(), streams_.end(), less_dense);
 }
 
 /// E[LP] of a task after the completions so far.
@@ -232,12 +203,12 @@ double GreedyPack::path_before_each(const TaskView& task) {
   return task.model->expected_path_before_each(completions(task), scratch_);
 }
 
-GreedyPack::Option GreedyPack::option_of(std::uint32_t request) {
+Option GreedyPack::option_of(std::uint32_t request) {
   return option_of(request, path_before_each(instance_.tasks[instance_.waiting[request].task]));
 }
 
 /// The marginal of a request; `before`: path_of() its task.
-GreedyPack::Option GreedyPack::option_of(std::uint32_t request, double before) {
+Option GreedyPack::option_of(std::uint32_t request, double before) {
   const RequestView& view = instance_.waiting[request];
   const TaskView& task = instance_.tasks[view.task];
   const auto set = completions(task);
@@ -264,62 +235,23 @@ bool GreedyPack::fits(const RequestView& request) const noexcept {
   return request.kv_tokens <= room_for(request.agent);
 }
 
-/// To the first option of the stream that is still in it and takes no more than `room`; false: there is none.
-bool GreedyPack::advance(Stream& stream, std::int64_t room) const {
-  for (; stream.at < stream.end; ++stream.at) {
-    const Ranked& ranked = ranked_[stream.at];
-    if (ranked.least_kv_on > room) {
-      return false;
-    }
-    stream.request = ranked.option.request;
-    stream.kv_tokens = instance_.waiting[stream.request].kv_tokens;
-    stream.density = ranked.option.density;
-    if (off_stream_[stream.request] == 0 && stream.kv_tokens <= room) {
-      return true;
-    }
-  }
-  return false;
-}
-
-/// Makes the first of the streams [0, size) one whose first option fits; those that have none are taken away. The order
-/// of densities only falls as streams advance, so the others need no look: what they promise they do not exceed.
-std::size_t GreedyPack::settle_first(std::size_t size) {
-  while (size > 0) {
-    const std::int64_t room = room_for(streams_.front().agent);
-    if (streams_.front().kv_tokens <= room && off_stream_[streams_.front().request] == 0) {
-      break;
-    }
-    const auto begin = streams_.begin();
-    std::pop_heap(begin, begin + static_cast<std::ptrdiff_t>(size), less_dense);
-    if (advance(streams_[size - 1], room)) {
-      std::push_heap(begin, begin + static_cast<std::ptrdiff_t>(size), less_dense);
-      continue;
-    }
-    --size;
-    streams_[size] = streams_.back();  // behind the heap the order does not matter
-    streams_.pop_back();
-  }
-  return size;
+/// The first place from here on that is open and fits.
+std::uint32_t GreedyPack::next_fitting(std::uint32_t place) const {
+  const std::int64_t most = slots_ < 1 ? -1 : room_;
+  return order_.next(place, most, [this](const Ranked& ranked) { return ranked.kv_tokens <= room_for(ranked.agent); });
 }
 
 /// The largest density among the options that fit, ties by precedes().
 GreedyPack::Choice GreedyPack::best_option() {
-  std::size_t left = settle_first(streams_.size());
-  double largest = left > 0 ? streams_.front().density : -std::numeric_limits<double>::infinity();
+  first_ = next_fitting(first_);
+  double largest = first_ < order_.size() ? order_[first_].option.density : -std::numeric_limits<double>::infinity();
   for (const Option& option : loose_) {
     if (option.density > largest && fits(instance_.waiting[option.request])) {
       largest = option.density;
     }
   }
   Choice best;
-  for (; left > 0 && tie(streams_.front().density, largest); left = settle_first(left - 1)) {
-    consider_stream(streams_.front(), largest, best);
-    std::pop_heap(streams_.begin(), streams_.begin() + static_cast<std::ptrdiff_t>(left), less_dense);
-  }
-  while (left < streams_.size()) {
-    ++left;
-    std::push_heap(streams_.begin(), streams_.begin() + static_cast<std::ptrdiff_t>(left), less_dense);
-  }
+  consider_ranked(largest, best);
   for (std::size_t at = 0; at < loose_.size(); ++at) {
     if (tie(loose_[at].density, largest) && fits(instance_.waiting[loose_[at].request]) &&
         (!best.found || precedes(loose_[at], best.option))) {
@@ -329,20 +261,18 @@ GreedyPack::Choice GreedyPack::best_option() {
   return best;
 }
 
-/// Offers the options of a stream that tie with the largest density and fit. Of options of exactly the same density the
-/// first that fits precedes the others.
-void GreedyPack::consider_stream(const Stream& stream, double largest, Choice& best) const {
-  const std::int64_t room = room_for(stream.agent);
-  for (auto at = stream.at; at < stream.end && tie(ranked_[at].option.density, largest);) {
-    const Option& option = ranked_[at].option;
-    if (off_stream_[option.request] != 0 || instance_.waiting[option.request].kv_tokens > room) {
-      ++at;
-      continue;
+/// Offers the ranked options that tie with the largest density and fit. Of those of exactly the same density the first
+/// precedes the others.
+void GreedyPack::consider_ranked(double largest, Choice& best) const {
+  const auto ties = [this, largest](std::uint32_t place) {
+    return place < order_.size() && tie(order_[place].option.density, largest);
+  };
+  for (auto place = first_; ties(place);) {
+    const Ranked& ranked = order_[place];
+    if (!best.found || precedes(ranked.option, best.option)) {
+      best = {ranked.option, loose_.size(), true};
     }
-    if (!best.found || precedes(option, best.option)) {
-      best = {option, loose_.size(), true};
-    }
-    at = ranked_[at].run_end;
+    place = ties(ranked.run_end) ? next_fitting(ranked.run_end) : order_.size();
   }
 }
 
@@ -371,17 +301,17 @@ void GreedyPack::admit(const Choice& choice) {
     uncovered_kv_ -= instance_.agents[request.agent].least_waiting_kv;
   }
   if (choice.loose < loose_.size()) {
-    loose_[choice.loose] = loose_.back();  // nor does the order of loose options
+    loose_[choice.loose] = loose_.back();  // their order does not matter
     loose_.pop_back();
+  } else {
+    order_.close(option.request);
   }
-  off_stream_[option.request] = 1;
-  off_streamed_.push_back(option.request);
   complete(request);
   ++represented_[request.task];
   loosen_task(request.task);
 }
 
-/// New marginals for the other options of a task: they leave their streams.
+/// New marginals for the other options of a task: they leave their order. What does not fit will not fit later.
 void GreedyPack::loosen_task(std::uint32_t task) {
   const Range range = instance_.tasks[task].waiting;
   if (range.size() < 2) {
@@ -389,7 +319,7 @@ void GreedyPack::loosen_task(std::uint32_t task) {
   }
   const double before = path_before_each(instance_.tasks[task]);
   for (Option& option : loose_) {
-    if (instance_.waiting[option.request].task == task) {
+    if (instance_.waiting[option.request].task == task && fits(instance_.waiting[option.request])) {
       option = option_of(option.request, before);
     }
   }
@@ -398,9 +328,7 @@ void GreedyPack::loosen_task(std::uint32_t task) {
   }
   for (auto at = range.begin; at < range.end; ++at) {
     const std::uint32_t request = instance_.waiting_of_tasks[at];
-    if (off_stream_[request] == 0 && inside_[instance_.waiting[request].agent] != 0) {
-      off_stream_[request] = 1;
-      off_streamed_.push_back(request);
+    if (order_.close(request) && fits(instance_.waiting[request])) {
       loose_.push_back(option_of(request, before));
     }
   }

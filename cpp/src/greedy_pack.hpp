@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "instance.hpp"
+#include "option_order.hpp"
 #include "score.hpp"
 
 namespace topas::detail {
@@ -61,35 +62,14 @@ class GreedyPack {
   [[nodiscard]] std::int64_t slots_after(std::uint32_t admitted) const noexcept { return first_slots_ - admitted; }
 
  private:
-  struct Option {
-    std::uint32_t request = 0;
-    double gain = 0.0;
-    double density = 0.0;  ///< gain for each token of its reservation
-  };
-  /// A waiting request in its agent's order. Its marginal is the same for every set until a request of its task is
-  /// admitted; the order is by density, then arrival, then id.
-  struct Ranked {
-    Option option;
-    std::uint32_t run_end = 0;     ///< where the options of exactly its density end
-    std::int64_t least_kv_on = 0;  ///< smallest reservation from here to the end of the agent's order
-  };
-  /// What is left of one agent's order, and its first option.
-  struct Stream {
-    std::uint32_t agent = 0;
-    std::uint32_t at = 0;
-    std::uint32_t end = 0;
-    std::uint32_t request = 0;
-    std::int64_t kv_tokens = 0;
-    double density = 0.0;
-  };
   struct Emission {
     std::uint32_t admitted = 0;
     Terms terms;
   };
-  /// The best option so far, from a stream or from the loose ones.
+  /// The best option so far, a ranked or a loose one.
   struct Choice {
     Option option;
-    std::size_t loose = 0;  ///< its place among the loose options, past their end for one of a stream
+    std::size_t loose = 0;  ///< its place among the loose options, past their end for a ranked one
     bool found = false;
   };
 
@@ -100,23 +80,18 @@ class GreedyPack {
   };
 
   void rank_waiting();
-  void rank_agent(std::uint32_t agent);
   void bound_gains();
   [[nodiscard]] double gain_of_all(const TaskView& task);
   [[nodiscard]] bool start(std::span<const std::uint32_t> members, Allocation& out);
   [[nodiscard]] bool cover(std::span<const std::uint32_t> members);
   void clear_tasks();
   void complete_running();
-  void open_streams(std::span<const std::uint32_t> members);
+  void list_loose(std::span<const std::uint32_t> members);
   [[nodiscard]] std::int64_t room_for(std::uint32_t agent) const noexcept;
   [[nodiscard]] bool fits(const RequestView& request) const noexcept;
-  [[nodiscard]] bool advance(Stream& stream, std::int64_t room) const;
-  [[nodiscard]] static bool less_dense(const Stream& left, const Stream& right) noexcept {
-    return left.density < right.density;
-  }
-  [[nodiscard]] std::size_t settle_first(std::size_t size);
+  [[nodiscard]] std::uint32_t next_fitting(std::uint32_t place) const;
   [[nodiscard]] Choice best_option();
-  void consider_stream(const Stream& stream, double largest, Choice& best) const;
+  void consider_ranked(double largest, Choice& best) const;
   [[nodiscard]] bool precedes(const Option& left, const Option& right) const;
   void admit(const Choice& choice);
   void loosen_task(std::uint32_t task);
@@ -138,8 +113,7 @@ class GreedyPack {
   PathScratch scratch_;
 
   // Of the instance.
-  std::vector<Ranked> ranked_;           // of all agents, each agent's in order
-  std::vector<Range> ranked_of_;         // of each agent
+  OptionOrder order_;                    // of the waiting requests that are not unranked
   std::vector<std::uint32_t> unranked_;  // waiting requests whose marginal depends on what is kept
   std::vector<Range> unranked_of_;       // of each agent
   std::vector<double> most_gain_;        // of each waiting request
@@ -152,13 +126,11 @@ class GreedyPack {
   std::int64_t uncovered_kv_ = 0;  // reserved for them
   std::int64_t room_ = 0, first_room_ = 0;
   std::int64_t slots_ = 0, first_slots_ = 0;
-  std::vector<std::uint64_t> completions_;   // hypothetical completions of each task
-  std::vector<std::uint32_t> represented_;   // of each task: how many of its requests are admitted
-  std::vector<std::uint32_t> touched_;       // tasks whose two entries above are not zero
-  std::vector<Stream> streams_;              // a heap, the densest first
-  std::vector<std::uint8_t> off_stream_;     // of each waiting request: admitted or loose
-  std::vector<std::uint32_t> off_streamed_;  // the requests marked so
-  std::vector<Option> loose_;                // options whose marginal is their own
+  std::vector<std::uint64_t> completions_;  // hypothetical completions of each task
+  std::vector<std::uint32_t> represented_;  // of each task: how many of its requests are admitted
+  std::vector<std::uint32_t> touched_;      // tasks whose two entries above are not zero
+  std::uint32_t first_ = 0;                 // no place before it fits
+  std::vector<Option> loose_;               // options whose marginal is their own
   std::vector<Admission> admissions_;
   std::vector<Emission> emissions_;
   std::vector<Wanted> candidates_;  // scratch of most_wanted()
