@@ -1,22 +1,44 @@
-"""Scheduling policies with one interface: five baselines and topas."""
+"""Scheduling policies with one interface: baselines and topas."""
 
-from topas.policies.base import Id, Plan, Policy, QueueView, RequestView, Setup, StageProfile
+from topas.policies.base import (
+    Id,
+    Plan,
+    Policy,
+    PrefixAdvice,
+    QueueView,
+    RequestView,
+    Setup,
+    StageProfile,
+)
+from topas.policies.continuum import Continuum
 from topas.policies.fcfs import Fcfs
+from topas.policies.kvflow import KvFlow
 from topas.policies.las import AutellixLas
 from topas.policies.lpm import Lpm
 from topas.policies.parrot import ParrotFcfs
-from topas.policies.registry import POLICY_NAMES, make_policy, parse_policies
+from topas.policies.registry import (
+    BASELINE_NAMES,
+    POLICY_NAMES,
+    PolicyName,
+    make_policy,
+    parse_policies,
+)
 from topas.policies.spf import Spf
 
 __all__ = [
+    "BASELINE_NAMES",
     "POLICY_NAMES",
     "AutellixLas",
+    "Continuum",
     "Fcfs",
     "Id",
+    "KvFlow",
     "Lpm",
     "ParrotFcfs",
     "Plan",
     "Policy",
+    "PolicyName",
+    "PrefixAdvice",
     "QueueView",
     "RequestView",
     "Setup",

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-__all__ = ["Id", "Plan", "Policy", "QueueView", "RequestView", "Setup", "StageProfile"]
+__all__ = [
+    "Id",
+    "Plan",
+    "Policy",
+    "PrefixAdvice",
+    "QueueView",
+    "RequestView",
+    "Setup",
+    "StageProfile",
+]
 
 #: Ids of tasks and requests: integers or strings.
 Id: TypeAlias = int | str
@@ -85,10 +94,41 @@ class StageProfile:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a policy is told before the first event: prefixes (tokens) and workflows by name."""
+    """What a policy is told before the first event: prefixes (tokens) and workflows by name.
+
+    ``reload_s`` is how long each agent's prefix takes to come back once it was evicted, seconds:
+    a copy from the host where there is a host cache, else its prefill.
+    """
 
     agents: Mapping[str, int]
     workflows: Mapping[str, tuple[StageProfile, ...]]
+    reload_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PrefixAdvice:
+    """What a policy that leaves residency to the engine's cache wants of it; agents by name.
+
+    It holds until the next plan. Prefixes in use never leave, whatever it says.
+
+    Parameters
+    ----------
+    distance : mapping
+        How far away the next use is, in any unit. Idle prefixes go in order of distance, farthest
+        first, those of equal distance least recently used first; one that is not named is
+        infinitely far.
+    pinned_until_s : mapping
+        Idle prefixes that stay until then, seconds on the engine's clock. They yield when a request
+        needs room and nothing runs.
+    prefetch : sequence of str
+        Prefixes to load from the host, in this order, while the link has nothing else to do: into
+        free memory and that of idle prefixes which are farther away. Those in the pool already and
+        those without a host copy are skipped.
+    """
+
+    distance: Mapping[str, float] = field(default_factory=dict)
+    pinned_until_s: Mapping[str, float] = field(default_factory=dict)
+    prefetch: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -104,11 +144,14 @@ class Plan:
         Running requests to stop; they wait again.
     resident : frozenset of str or None
         Agents whose prefixes are in the pool from now on; ``None``: the engine's LRU cache decides.
+    advice : PrefixAdvice or None
+        Only without ``resident``: which prefixes that cache keeps and prefetches.
     """
 
     admit: Sequence[int]
     preempt: Sequence[int] = ()
     resident: frozenset[str] | None = None
+    advice: PrefixAdvice | None = None
 
 
 class Policy(ABC):
@@ -116,10 +159,16 @@ class Policy(ABC):
 
     Subclasses set :attr:`name`, and :attr:`explicit_residency` when their plans name the resident
     prefixes; they override the events they care about. Times are seconds.
+
+    A policy is asked when requests wait; with :attr:`explicit_residency` or :attr:`gives_advice`
+    (its plans carry a :class:`PrefixAdvice`) after every event. :attr:`needs_host_cache`: an engine
+    that has none gets an unlimited one for it.
     """
 
     name: str
     explicit_residency: bool = False
+    gives_advice: bool = False
+    needs_host_cache: bool = False
 
     @abstractmethod
     def plan(self, now: float, view: QueueView) -> Plan:

@@ -10,7 +10,7 @@ from topas.sim.engine import Engine
 from topas.sim.metrics import RunMetrics, summarise
 from topas.sim.options import EngineOptions
 from topas.sim.result import RunResult
-from topas.sim.runner import Comparison, compare, run_policy
+from topas.sim.runner import Comparison, best_baseline, compare, run_policy
 from topas.sim.workload import Round, StageShape, Task, WorkflowShape, Workload
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Task",
     "WorkflowShape",
     "Workload",
+    "best_baseline",
     "compare",
     "make_workload",
     "poisson_arrivals",

@@ -11,8 +11,9 @@ __all__ = ["Counters"]
 class Counters:
     """Counts of one run; tokens and requests.
 
-    A hit is an admission that finds its prefix in the pool, or coming for another request;
-    a cold prefix is computed for the first time ever.
+    A hit is an admission that finds its prefix in the pool or on its way into it; a cold prefix is
+    computed for the first time ever. ``loads`` counts prefixes that came from the host, whether for
+    a request or ahead of one (``prefetches``, which are counted as they start).
     """
 
     decode_steps: int = 0
@@ -23,6 +24,7 @@ class Counters:
     prefix_tokens_hit: int = 0
     prefix_tokens_needed: int = 0
     loads: int = 0
+    prefetches: int = 0
     load_tokens: int = 0
     offloads: int = 0
     cold_prefixes: int = 0

@@ -6,7 +6,7 @@ import heapq
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from topas.errors import StateError
 from topas.policies.base import Id, Policy
@@ -75,6 +75,8 @@ class Engine:
         self.policy = policy
         self.costs = costs or EngineCosts()
         self.options = options or EngineOptions()
+        if policy.needs_host_cache and self.options.host_cache_tokens == 0:
+            self.options = replace(self.options, host_cache_tokens=None)
         self.result = RunResult(policy.name)
         self._on_task_end = on_task_end
         self.pool = KvPool(self.costs.kv_capacity)
@@ -104,7 +106,7 @@ class Engine:
         """
         for task in self.workload.tasks:
             self._push(task.arrival_s, _ARRIVAL, task)
-        self.policy.begin(setup_of(self.workload, self.costs))
+        self.policy.begin(setup_of(self.workload, self.costs, self.options))
         limit = math.inf if self.options.max_time_s is None else self.options.max_time_s
         done: list[Request] = []
         while self._now <= limit:
@@ -135,16 +137,16 @@ class Engine:
 
     def _next_event(self) -> float:
         timed = self._events[0][0] if self._events else math.inf
-        return min(timed, self.memory.next_transfer())
+        return min(timed, self.memory.next_event())
 
     def _deliver(self, until: float) -> bool:
         """Handle what happens up to ``until`` in order of time; whether there was anything."""
         changed = False
         while self._next_event() <= until + TIME_EPSILON_S:
             changed = True
-            transfer = self.memory.next_transfer()
-            if transfer <= (self._events[0][0] if self._events else math.inf):
-                self.memory.finish_transfer(transfer)
+            own = self.memory.next_event()
+            if own <= (self._events[0][0] if self._events else math.inf):
+                self.memory.handle_event(own)
                 continue
             at_s, _, _, what = heapq.heappop(self._events)
             if isinstance(what, Task):
@@ -241,7 +243,7 @@ class Engine:
 
     def _schedule(self) -> None:
         """Ask the policy once and carry out its plan."""
-        if not self._waiting and not self.policy.explicit_residency:
+        if not (self._waiting or self.policy.explicit_residency or self.policy.gives_advice):
             return
         view = _View(list(self._waiting.values()), list(self.memory.running.values()), self.memory)
         started = time.perf_counter_ns()

@@ -49,6 +49,8 @@ class ExplicitMemory(Memory):
         """Preempt, move prefixes, admit everything the plan admits."""
         if plan.resident is None:
             raise StateError("the plan names no resident prefixes")
+        if plan.advice is not None:
+            raise StateError("the plan advises a cache, but names the resident prefixes itself")
         self.check_plan(plan, waiting)
         self.preempt(now, plan.preempt, waiting)
         admitted = [waiting.pop(id_) for id_ in plan.admit]
@@ -127,11 +129,11 @@ class ExplicitMemory(Memory):
         self.pool.release(prefix.agent)
         prefix.place, prefix.computed = Place.ABSENT, False
 
-    def next_transfer(self) -> float:
+    def next_event(self) -> float:
         """When the transfer under way ends, seconds; infinite if there is none."""
         return self._ends_s
 
-    def finish_transfer(self, now: float) -> None:
+    def handle_event(self, now: float) -> None:
         """The transfer under way has ended; the next one starts."""
         prefix = self._current
         if prefix is None:

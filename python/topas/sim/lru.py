@@ -1,28 +1,41 @@
-"""Residency by LRU cache, as in SGLang: for the policies that only order requests."""
+"""Residency by a cache of prefixes, as in SGLang: for the policies that only order requests."""
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Mapping
 
 from topas.errors import StateError
-from topas.policies.base import Plan
+from topas.policies.base import Plan, PrefixAdvice
 from topas.sim.compute import Compute
 from topas.sim.counters import Counters
+from topas.sim.host import HostCache
 from topas.sim.memory import Memory
 from topas.sim.options import EngineOptions
 from topas.sim.pool import KvPool
 from topas.sim.prefix import Place, Prefix
-from topas.sim.request import Request
+from topas.sim.request import Phase, Request
 
 __all__ = ["LruMemory"]
+
+_NO_ADVICE = PrefixAdvice()
 
 
 class LruMemory(Memory):
     """Admission walks the plan's order and stops at the first request that does not fit.
 
-    A prefix stays in the pool after its last request and is evicted, least recently used first and
-    whole, when room is needed; one in use never is. A prefix that is missing is computed again.
-    Requests of one agent share its prefix, which counts once.
+    A prefix stays in the pool after its last request and is evicted whole when room is needed; one
+    in use never is. Least recently used ones go first, unless the plan's
+    :class:`~topas.policies.PrefixAdvice` says otherwise. Requests of one agent share its prefix,
+    which counts once.
+
+    A prefix that is missing is computed again or, with a host cache
+    (:attr:`EngineOptions.host_cache_tokens`), loaded: a copy is made when the prefix is computed
+    (write-through, it costs the GPU no time), and a missing prefix whose copy is still there comes
+    over one link, loads one after the other, while the requests that wait for it hold their memory
+    and others compute. The host's budget is charged when the first request that has the prefix
+    ends; until then the prefix cannot leave the pool, so nobody could tell.
     """
 
     def __init__(
@@ -34,15 +47,23 @@ class LruMemory(Memory):
         options: EngineOptions,
     ) -> None:
         super().__init__(pool, prefixes, compute, counters, options)
+        self.host = HostCache(options.host_cache_tokens)
         self._idle: dict[str, Prefix] = {}  # resident without users, in the order they became idle
+        self._uncopied: set[str] = set()  # to be computed, not copied to the host yet
+        self._advice = _NO_ADVICE
+        self._now = 0.0
+        self._link: deque[Prefix] = deque()  # loads; the first one is under way
+        self._load_ends_s = math.inf
+        self._placing: list[Request] = []
 
     def apply(self, now: float, plan: Plan, waiting: dict[int, Request]) -> None:
-        """Preempt, then admit in order while requests fit."""
+        """Preempt, then admit in order while requests fit, then prefetch."""
         if plan.resident is not None:
             raise StateError(
                 "the plan names resident prefixes, but the engine's cache decides them"
             )
         self.check_plan(plan, waiting)
+        self._take_advice(now, plan.advice or _NO_ADVICE)
         self.preempt(now, plan.preempt, waiting)
         limit = self.options.max_running or len(self.running) + len(plan.admit)
         for id_ in plan.admit:
@@ -51,44 +72,154 @@ class LruMemory(Memory):
                 break
             del waiting[id_]
             self._admit(request)
+        self._prefetch()
+
+    def _take_advice(self, now: float, advice: PrefixAdvice) -> None:
+        for agent in (*advice.distance, *advice.pinned_until_s, *advice.prefetch):
+            if agent not in self.prefixes:
+                raise StateError(f"the plan advises on unknown agent {agent!r}")
+        self._now, self._advice = max(self._now, now), advice
+
+    def _pinned(self, prefix: Prefix) -> bool:
+        return self._advice.pinned_until_s.get(prefix.agent, -math.inf) > self._now
+
+    def _distance(self, prefix: Prefix) -> float:
+        return self._advice.distance.get(prefix.agent, math.inf)
+
+    def _victims(self) -> list[Prefix]:
+        """Idle prefixes that may go, first ones first; pinned ones only where nothing runs."""
+        victims = [prefix for prefix in self._idle.values() if not self._pinned(prefix)]
+        victims.sort(key=self._distance, reverse=True)
+        if not self.running:
+            victims += [prefix for prefix in self._idle.values() if self._pinned(prefix)]
+        return victims
 
     def _make_room(self, request: Request) -> bool:
         """Evict idle prefixes until the request fits; nothing is evicted when it cannot fit."""
         prefix = self.prefixes[request.agent]
         need = request.reservation
         need += prefix.tokens if prefix.place is Place.ABSENT else 0
-        victims = [idle for idle in self._idle.values() if idle is not prefix]
+        return self._evict(need, [idle for idle in self._victims() if idle is not prefix])
+
+    def _evict(self, need: int, victims: list[Prefix]) -> bool:
         if need > self.pool.free + sum(victim.tokens for victim in victims):
             return False
         for victim in victims:
             if need <= self.pool.free:
                 break
             del self._idle[victim.agent]
-            self.pool.release(victim.agent)
-            victim.place, victim.computed = Place.ABSENT, False
+            self._vacate(victim)
         return True
+
+    def _vacate(self, prefix: Prefix) -> None:
+        self.pool.release(prefix.agent)
+        prefix.place, prefix.computed = Place.ABSENT, False
 
     def _admit(self, request: Request) -> None:
         prefix = self.prefixes[request.agent]
-        self.counters.admitted(prefix.tokens, hit=prefix.place is Place.RESIDENT)
+        self.counters.admitted(prefix.tokens, hit=prefix.place is not Place.ABSENT)
+        self.host.touch(prefix.agent)
         if prefix.place is Place.ABSENT:
-            self.pool.charge(prefix.agent, prefix.tokens)
-            prefix.place = Place.RESIDENT
+            self._fetch(prefix)
         self._idle.pop(prefix.agent, None)
         prefix.users += 1
         self.pool.charge(request.id, request.reservation)
         self.running[request.id] = request
-        self.compute.add(request)
+        if prefix.place is Place.RESIDENT:
+            self.compute.add(request)
+        else:
+            request.phase = Phase.PLACING
+            self._placing.append(request)
+
+    def _fetch(self, prefix: Prefix) -> None:
+        """Give a missing prefix its memory; its KV is loaded, or the next prefill computes it."""
+        self.pool.charge(prefix.agent, prefix.tokens)
+        if prefix.agent in self.host:
+            prefix.place = Place.INCOMING
+            self._link.append(prefix)
+            self._start_load(self._now)
+        else:
+            prefix.place = Place.RESIDENT
+            self._uncopied.add(prefix.agent)
+
+    def _start_load(self, now: float) -> None:
+        """Start the first load of the link if none is under way; free ones are done at once."""
+        while self._link and self._load_ends_s == math.inf:
+            takes = self.compute.costs.swap_s(self._link[0].tokens)
+            if takes > 0.0:
+                self._load_ends_s = now + takes
+            else:
+                self._loaded(self._link.popleft())
+
+    def _loaded(self, prefix: Prefix) -> None:
+        prefix.place, prefix.computed = Place.RESIDENT, True
+        self.counters.loads += 1
+        self.counters.load_tokens += prefix.tokens
+        if prefix.users == 0:  # prefetched, or those who wanted it are gone
+            self._idle[prefix.agent] = prefix
+
+    def _prefetch(self) -> None:
+        """Load advised prefixes while the link has nothing to do.
+
+        One takes free memory and that of idle prefixes which are needed later than it.
+        """
+        for agent in self._advice.prefetch:
+            prefix = self.prefixes[agent]
+            if self._link or prefix.place is not Place.ABSENT or agent not in self.host:
+                continue
+            own = self._distance(prefix)
+            later = [idle for idle in self._victims() if self._distance(idle) > own]
+            if self._evict(prefix.tokens, [idle for idle in later if not self._pinned(idle)]):
+                self.counters.prefetches += 1
+                self._fetch(prefix)
+
+    def next_event(self) -> float:
+        """When the load under way ends or the next pin runs out, seconds; infinite without."""
+        pins = (until for until in self._advice.pinned_until_s.values() if until > self._now)
+        return min(self._load_ends_s, min(pins, default=math.inf))
+
+    def handle_event(self, now: float) -> None:
+        """A load has ended, or a pin has run out."""
+        self._now = max(self._now, now)
+        if self._load_ends_s > now:
+            return
+        self._load_ends_s = math.inf
+        self._loaded(self._link.popleft())
+        self._start_load(now)
+        still: list[Request] = []
+        for request in self._placing:
+            if self.prefixes[request.agent].place is Place.RESIDENT:
+                self.compute.add(request)
+            else:
+                still.append(request)
+        self._placing = still
+
+    def resident_tokens(self, agent: str) -> int:
+        """Tokens of the agent's prefix in the pool or on the way into it: all of them or 0."""
+        prefix = self.prefixes[agent]
+        return 0 if prefix.place is Place.ABSENT else prefix.tokens
 
     def finish(self, request: Request) -> None:
         """Free the request's memory; its prefix stays, and may be idle now."""
+        if request.phase is Phase.PLACING:
+            self._placing.remove(request)
+            self.pool.release(request.id)
         super().finish(request)
         prefix = self.prefixes[request.agent]
+        if prefix.computed and prefix.agent in self._uncopied:
+            self._uncopied.remove(prefix.agent)
+            self.host.store(prefix, [loading.agent for loading in self._link])
         prefix.users -= 1
-        if prefix.users > 0:
-            return
-        if prefix.computed:
+        if prefix.users == 0:
+            self._last_user_left(prefix)
+
+    def _last_user_left(self, prefix: Prefix) -> None:
+        if prefix.place is Place.INCOMING:
+            if prefix is not self._link[0]:  # a load under way goes on
+                self._link.remove(prefix)
+                self._vacate(prefix)
+        elif prefix.computed:
             self._idle[prefix.agent] = prefix
         else:  # given up before its first prefill: there is nothing to keep
-            self.pool.release(prefix.agent)
-            prefix.place = Place.ABSENT
+            self._uncopied.discard(prefix.agent)
+            self._vacate(prefix)

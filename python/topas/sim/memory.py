@@ -73,12 +73,12 @@ class Memory(ABC):
             self.compute.remove(request)
         self.finish(request)
 
-    def next_transfer(self) -> float:
-        """When the transfer under way ends, seconds; infinite if there is none."""
+    def next_event(self) -> float:
+        """When something changes here by itself, e.g. a transfer ends; seconds, or infinite."""
         return math.inf
 
-    def finish_transfer(self, now: float) -> None:
-        """The transfer under way has ended."""
+    def handle_event(self, now: float) -> None:
+        """What :meth:`next_event` foretold happens."""
         raise StateError("no transfer is under way")
 
     def resident_tokens(self, agent: str) -> int:

@@ -31,6 +31,10 @@ class EngineOptions:
         A prefix that leaves under explicit residency is copied to the host (and holds its memory
         until that is done), as the movement charge of the paper has it. Off: the host copy is kept
         from the first time, so leaving is free.
+    host_cache_tokens : int or None
+        Host memory for copies of the prefixes that the engine's own cache evicts, tokens; 0: none,
+        an evicted prefix is computed again; ``None``: unlimited. Explicit residency always has its
+        host copies.
     coalesce : bool
         Advance many decode steps at once (exact); off: one at a time, for tests.
     max_time_s : float or None
@@ -49,6 +53,7 @@ class EngineOptions:
     redo_model: RedoModel = "decode"
     max_running: int = 0
     offload_copies: bool = True
+    host_cache_tokens: int | None = 0
     coalesce: bool = True
     max_time_s: float | None = None
     stall_limit: int = 10_000
@@ -57,6 +62,8 @@ class EngineOptions:
         check_number("over_reserve", self.over_reserve, minimum=1.0)
         check_choice("redo_model", self.redo_model, ("decode", "prefill", "kept"))
         check_int("max_running", self.max_running, minimum=0)
+        if self.host_cache_tokens is not None:
+            check_int("host_cache_tokens", self.host_cache_tokens, minimum=0)
         check_int("stall_limit", self.stall_limit, minimum=1)
         if self.max_time_s is not None:
             check_number("max_time_s", self.max_time_s, above=True)

@@ -12,8 +12,8 @@ from topas.sim.workload import StageShape, WorkflowShape, Workload
 __all__ = ["config_fields", "setup_of"]
 
 
-def setup_of(workload: Workload, costs: EngineCosts) -> Setup:
-    """Agents and workflows with profiled services.
+def setup_of(workload: Workload, costs: EngineCosts, options: EngineOptions | None = None) -> Setup:
+    """Agents and workflows with profiled services, and what an evicted prefix costs.
 
     The service of one request is that of the stage's expected lengths in a typical batch
     (:meth:`EngineCosts.request_s`), that of the stage is so much for each expected round. No
@@ -23,7 +23,10 @@ def setup_of(workload: Workload, costs: EngineCosts) -> Setup:
         name: tuple(_profile(stage, shape, workload, costs) for stage in shape.stages)
         for name, shape in workload.workflows.items()
     }
-    return Setup(dict(workload.agents), workflows)
+    loads = options is not None and options.host_cache_tokens != 0
+    cost_s = costs.swap_s if loads else costs.prefill_s
+    reload_s = {agent: cost_s(tokens) for agent, tokens in workload.agents.items()}
+    return Setup(dict(workload.agents), workflows, reload_s)
 
 
 def _profile(

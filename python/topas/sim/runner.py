@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from topas.errors import ConfigError
-from topas.policies import make_policy
+from topas.policies import PolicyName, make_policy
 from topas.sim.cost import EngineCosts
 from topas.sim.engine import Engine
 from topas.sim.metrics import RunMetrics, summarise
@@ -15,7 +15,16 @@ from topas.sim.options import EngineOptions
 from topas.sim.profiles import config_fields
 from topas.sim.workload import Workload
 
-__all__ = ["Comparison", "compare", "run_policy"]
+__all__ = ["Comparison", "best_baseline", "compare", "run_policy"]
+
+# What "best" means, by figure: the least or the greatest value.
+_BEST: Mapping[str, Callable[..., RunMetrics]] = {
+    "mean_jct_s": min,
+    "p99_jct_s": min,
+    "makespan_s": min,
+    "first_task_s": min,
+    "requests_per_s": max,
+}
 
 
 @dataclass(frozen=True)
@@ -74,7 +83,9 @@ def run_policy(
     workload : Workload
         What arrives.
     policy : str
-        One of :data:`topas.policies.POLICY_NAMES`.
+        One of :data:`topas.policies.POLICY_NAMES`; a baseline may have the suffix ``+host`` or
+        ``+host:TOKENS``, which gives its engine a host cache whatever ``options`` say
+        (:class:`topas.policies.PolicyName`).
     costs, options
         Of the engine; default those of the classes.
     config : mapping, optional
@@ -95,6 +106,9 @@ def run_policy(
         The run cannot go on; the message names request and numbers.
     """
     costs, options = costs or EngineCosts(), options or EngineOptions()
+    suffix = PolicyName.parse(policy).host_cache_tokens
+    if suffix != 0:
+        options = replace(options, host_cache_tokens=suffix)
     fields = {**config_fields(workload, costs, options), **(config or {})}
     engine = Engine(workload, make_policy(policy, fields), costs, options, on_task_end)
     result = engine.run()
@@ -148,3 +162,45 @@ def compare(
         runs,
         decision_us,
     )
+
+
+def best_baseline(
+    runs: Iterable[RunMetrics], metric: str = "mean_jct_s", *, host: bool | None = None
+) -> RunMetrics:
+    """The best of the baselines, whether it has a host cache or not.
+
+    Only runs that finished as many tasks as any baseline did count: one that leaves the slow tasks
+    unfinished has no better mean.
+
+    Parameters
+    ----------
+    runs : iterable of RunMetrics
+        Runs of one workload; those of topas are passed over.
+    metric : str
+        ``mean_jct_s``, ``p99_jct_s``, ``makespan_s``, ``first_task_s`` (the least is best) or
+        ``requests_per_s`` (the greatest).
+    host : bool or None
+        Only runs whose name gives them (does not give them) a host cache; ``None``: all of them.
+
+    Returns
+    -------
+    RunMetrics
+        The first of equally good ones.
+
+    Raises
+    ------
+    ConfigError
+        The metric is none of these, or no baseline has it.
+    """
+    if metric not in _BEST:
+        raise ConfigError(f"metric: unknown {metric!r}, known are {', '.join(_BEST)}")
+    kept = []
+    for run in runs:
+        name = PolicyName.parse(run.policy)
+        if name.is_baseline and host in (None, name.has_host_cache):
+            kept.append(run)
+    most = max((run.finished for run in kept), default=0)
+    kept = [run for run in kept if run.finished == most and getattr(run, metric) is not None]
+    if not kept:
+        raise ConfigError(f"metric: no baseline has a {metric}")
+    return _BEST[metric](kept, key=lambda run: getattr(run, metric))
