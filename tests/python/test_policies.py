@@ -232,7 +232,7 @@ def test_kvflow_goes_by_arrival_and_advises_the_next_step() -> None:
     assert list(plan.admit) == [3, 5, 2, 1, 4]
     assert plan.advice is not None
     assert plan.advice.distance == {"X": 0, "B": 1, "C": 1, "D": 2, "E": 3}
-    assert list(plan.advice.prefetch) == ["X", "B", "C"]
+    assert list(plan.advice.prefetch) == ["B", "C"]
     assert not plan.advice.pinned_until_s
 
 

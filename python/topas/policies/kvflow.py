@@ -8,8 +8,6 @@ from topas.policies.base import Id, Plan, Policy, PrefixAdvice, QueueView, Setup
 
 __all__ = ["KvFlow"]
 
-_AHEAD = 1  # steps: an agent this close is prefetched
-
 
 class KvFlow(Policy):
     """First come, first served; prefixes are evicted and prefetched by steps to execution.
@@ -18,7 +16,8 @@ class KvFlow(Policy):
     (it is ready, running or in a tool wait), else one more than the most of its predecessors, since
     it waits for all of them. Those of an agent are the least over its stages in all live tasks. Of
     the idle prefixes that of the most steps is evicted first; agents that no live task will call
-    again go before all others. Agents one step ahead are loaded from the host in the background.
+    again go before all others. The prefixes of agents one step ahead are loaded from the host in
+    the background; those of agents at 0 come with the requests that need them.
     """
 
     name = "kvflow"
@@ -79,7 +78,7 @@ class KvFlow(Policy):
     def plan(self, now: float, view: QueueView) -> Plan:
         """The waiting requests by arrival, and the steps to execution for the cache."""
         steps = self.steps_to_execution()
-        near = sorted((ahead, agent) for agent, ahead in steps.items() if ahead <= _AHEAD)
+        following = sorted(agent for agent, ahead in steps.items() if ahead == 1)
         order = sorted(view.waiting, key=lambda r: (r.ready_s, r.id))
-        advice = PrefixAdvice(distance=steps, prefetch=tuple(agent for _, agent in near))
+        advice = PrefixAdvice(distance=steps, prefetch=following)
         return Plan([r.id for r in order], advice=advice)
