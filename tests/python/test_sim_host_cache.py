@@ -12,10 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sim_scenarios import ROUND_COSTS, random_workload, singles
 from topas.errors import ConfigError, StateError
-from topas.policies import Fcfs, Plan, Policy, PrefixAdvice, QueueView
+from topas.policies import Continuum, Fcfs, KvFlow, Plan, Policy, PrefixAdvice, QueueView
 from topas.sim import Engine, EngineOptions, RunResult, Workload, make_workload, run_policy
 from topas.sim.host import HostCache
+from topas.sim.lru import LruMemory
 from topas.sim.prefix import Prefix
+from topas.sim.profiles import setup_of
+from topas.sim.request import Request
 
 #: As ROUND_COSTS, but a prefix of 400 tokens is computed in 4 s and loaded in 0.8 s.
 COSTS = dataclasses.replace(ROUND_COSTS, kv_bytes_per_token=0.2)
@@ -149,38 +152,111 @@ def test_free_loads_take_no_time() -> None:
     assert result.counters.loads == 1
 
 
+class _Bench:
+    """The memory of an engine, driven by hand; prefixes A, B, C of 400 tokens in 1,000."""
+
+    def __init__(self, options: EngineOptions = UNLIMITED, *, copies: str = "ABC") -> None:
+        self.engine = _engine(singles(THREE, [("A", 0.0, 10, 1)]), options=options)
+        memory = self.engine.memory
+        assert isinstance(memory, LruMemory)
+        self.memory = memory
+        self.waiting: dict[int, Any] = {}
+        for agent in copies:
+            assert memory.host.store(memory.prefixes[agent])
+
+    def request(self, agent: str, input_tokens: int = 10) -> Request:
+        id_ = 1 + max(self.waiting, default=0) + len(self.memory.running)
+        self.waiting[id_] = Request(
+            id_, id_, 0, "only", agent, 0, 0, 0.0, 0.0, 400, input_tokens, 1, 1
+        )
+        return self.waiting[id_]  # type: ignore[no-any-return]
+
+    def apply(self, now: float, *admit: Request, **advice: Any) -> None:
+        plan = Plan([request.id for request in admit], advice=PrefixAdvice(**advice))
+        self.memory.apply(now, plan, self.waiting)
+
+    def there(self) -> str:
+        return "".join(agent for agent in "ABC" if self.memory.resident_tokens(agent))
+
+
 def test_cancelling_in_the_middle_of_a_load() -> None:
     """Case 15: the load goes on, the prefix is idle then; a load not begun is called off."""
-    engine = _engine(singles(THREE, [("A", 0.0, 10, 1)]))
-    memory = engine.memory
-    waiting: dict[int, Any] = {}
-    requests = {}
-    for index, agent in enumerate(("A", "B"), start=1):
-        run = _task(agent)
-        requests[agent] = engine._request(run, run.roots(0.0)[0], 0.0)
-        requests[agent] = dataclasses.replace(requests[agent], id=index, agent=agent)
-        waiting[index] = requests[agent]
-        memory.host.store(memory.prefixes[agent])  # type: ignore[attr-defined]
-    memory.apply(0.0, Plan([1, 2]), waiting)
-    assert engine.pool.used == 2 * 400 + 2 * 11
+    bench = _Bench()
+    memory, pool = bench.memory, bench.engine.pool
+    a, b = bench.request("A"), bench.request("B")
+    bench.apply(0.0, a, b)
+    assert pool.used == 2 * 400 + 2 * 11
     assert memory.next_event() == pytest.approx(0.8)
-    assert memory.resident_tokens("A") == 400  # on its way counts as there, for lpm
-    memory.abort(requests["B"])  # queued behind A
-    assert engine.pool.used == 400 + 11
-    memory.abort(requests["A"])
-    assert engine.pool.holders() == {"A": 400}
+    assert bench.there() == "AB"  # on its way counts as there, for lpm
+    memory.abort(b)  # queued behind A
+    assert pool.used == 400 + 11
+    memory.abort(a)
+    assert pool.holders() == {"A": 400}
     memory.handle_event(0.8)
-    assert memory.resident_tokens("A") == 400
-    assert memory.resident_tokens("B") == 0
+    assert bench.there() == "A"
     assert memory.next_event() == math.inf
     assert not memory.running
+    bench.apply(1.0, bench.request("B", 550))  # A is idle and makes room
+    assert bench.there() == "B"
 
 
-def _task(agent: str) -> Any:
-    from topas.sim.progress import TaskRun
+def test_prefetches_come_one_at_a_time_and_leave_the_link_to_requests() -> None:
+    bench = _Bench()
+    bench.apply(0.0, prefetch=("A", "B"))
+    assert bench.there() == "A"
+    c = bench.request("C")
+    bench.apply(0.1, c, prefetch=("A", "B"))
+    assert bench.there() == "AC"
+    bench.memory.handle_event(0.8)
+    assert bench.memory.next_event() == pytest.approx(1.6)  # C's load, B's has not begun
+    bench.memory.handle_event(1.6)
+    assert bench.engine.result.counters.loads == 2
+    bench.apply(1.6, prefetch=("A", "B"), distance={"A": 1.0, "B": 0.0})
+    assert bench.there() == "BC"  # B takes the memory of A, which is idle and farther
 
-    workload = singles({agent: 400}, [(agent, 0.0, 10, 1)])
-    return TaskRun.start(workload.tasks[0], workload)
+
+def test_a_prefetch_takes_nothing_that_is_pinned() -> None:
+    bench = _Bench()
+    for agent in "AB":
+        bench.apply(0.0, prefetch=(agent,))
+        bench.memory.handle_event(bench.memory.next_event())
+    assert bench.there() == "AB"
+    pins = {"A": 50.0, "B": 50.0}
+    bench.apply(2.0, prefetch=("C",), distance={"C": 0.0}, pinned_until_s=pins)
+    assert bench.there() == "AB"
+    bench.apply(50.0, prefetch=("C",), distance={"C": 0.0}, pinned_until_s=pins)
+    assert bench.there() == "BC"
+
+
+def test_a_copy_that_is_being_read_stays() -> None:
+    bench = _Bench(EngineOptions(host_cache_tokens=400), copies="A")
+    a, b = bench.request("A"), bench.request("B")
+    bench.apply(0.0, a, b)
+    bench.memory.prefixes["B"].computed = True
+    bench.memory.finish(b)
+    assert bench.memory.host.copies() == {"A": 400}
+    bench.memory.handle_event(0.8)
+    bench.apply(1.0, bench.request("C", 150))
+    assert bench.there() == "AC"  # B had no copy made, and room was needed
+
+
+def test_a_policy_is_told_what_an_evicted_prefix_costs() -> None:
+    workload = singles(THREE, VISITS)
+    assert setup_of(workload, COSTS, UNLIMITED).reload_s["A"] == pytest.approx(0.8)
+    assert setup_of(workload, COSTS, EngineOptions()).reload_s["A"] == pytest.approx(4.0)
+    assert setup_of(workload, COSTS).reload_s["A"] == pytest.approx(4.0)
+
+
+def test_policies_that_keep_books_keep_nothing_of_tasks_that_ended() -> None:
+    workload = random_workload(12, tasks=20, huge=True)
+    kvflow, continuum = KvFlow(), Continuum()
+    for policy in (kvflow, continuum):
+        result = _run(workload, policy)
+        assert not result.unfinished
+        assert result.cancelled
+    assert not kvflow.steps_to_execution()
+    assert not continuum._paused
+    assert not continuum._returned
 
 
 def test_idle_prefixes_go_by_distance_then_by_use() -> None:

@@ -221,5 +221,4 @@ class LruMemory(Memory):
         elif prefix.computed:
             self._idle[prefix.agent] = prefix
         else:  # given up before its first prefill: there is nothing to keep
-            self._uncopied.discard(prefix.agent)
             self._vacate(prefix)
