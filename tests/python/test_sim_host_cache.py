@@ -412,3 +412,12 @@ def test_a_host_cache_of_no_use_changes_nothing(policy: str) -> None:
     host, _ = run_policy(workload, policy + "+host")
     assert plain.recomputed_prefixes == host.swaps == 0
     assert plain.jct_s == host.jct_s
+
+
+@pytest.mark.parametrize("suffix", ["", "+host"])
+def test_without_tool_waits_continuum_is_parrot(suffix: str) -> None:
+    workload = make_workload("dag-4", tasks=15, rate=0.08, seed=4)
+    one, _ = run_policy(workload, "parrot" + suffix)
+    other, _ = run_policy(workload, "continuum" + suffix)
+    assert one.recomputed_prefixes + one.swaps > 0
+    assert one.jct_s == pytest.approx(other.jct_s)
