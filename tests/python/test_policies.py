@@ -107,6 +107,25 @@ def test_las_forgets_tasks_that_ended_and_earlier_runs() -> None:
         _order(policy)
 
 
+def test_srpt_goes_by_what_is_left_of_the_task() -> None:
+    policy = make_policy("srpt", {})
+    long = tuple(StageProfile(name, "A", (), 10.0, 5.0) for name in ("s", "t"))
+    short = (StageProfile("s", "A", (), 12.0, 12.0),)
+    policy.begin(Setup({}, {"long": long, "short": short}))
+    for task, workflow in (("x", "short"), ("y", "long"), ("z", "short")):
+        policy.task_arrived(0.0, task, workflow)
+    assert _order(policy) == [3, 5, 1, 4, 2]  # 12, 20, 12 s are left
+    policy.stage_completed(1.0, "y", "t")
+    assert _order(policy) == [2, 3, 5, 1, 4]  # 12, 10, 12
+    policy.request_completed(2.0, QUEUE[2], 5.0)
+    assert _order(policy) == [3, 5, 2, 1, 4]  # 12, 10, 7
+    policy.request_completed(2.0, QUEUE[1], 50.0)
+    assert _order(policy) == [2, 3, 5, 1, 4]  # 12, 0, 7: more than profiled counts as all of it
+    policy.begin(Setup({}, {"long": long, "short": short}))
+    with pytest.raises(KeyError):
+        _order(policy)  # an earlier run's tasks are forgotten
+
+
 def test_every_name_makes_a_policy_of_that_name() -> None:
     fields = {
         "kv_capacity_tokens": 1000,
@@ -115,7 +134,16 @@ def test_every_name_makes_a_policy_of_that_name() -> None:
         "decode_s_per_token": 0.02,
     }
     assert (*BASELINE_NAMES, "topas-paper", "topas") == POLICY_NAMES
-    assert set(BASELINE_NAMES) >= {"fcfs", "lpm", "parrot", "las", "spf", "kvflow", "continuum"}
+    assert set(BASELINE_NAMES) >= {
+        "fcfs",
+        "lpm",
+        "parrot",
+        "las",
+        "spf",
+        "srpt",
+        "kvflow",
+        "continuum",
+    }
     for name in parse_policies("all+host"):
         policy = make_policy(name, fields)
         assert policy.name == name

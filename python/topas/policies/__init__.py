@@ -24,6 +24,7 @@ from topas.policies.registry import (
     parse_policies,
 )
 from topas.policies.spf import Spf
+from topas.policies.srpt import Srpt
 
 __all__ = [
     "BASELINE_NAMES",
@@ -43,6 +44,7 @@ __all__ = [
     "RequestView",
     "Setup",
     "Spf",
+    "Srpt",
     "StageProfile",
     "make_policy",
     "parse_policies",

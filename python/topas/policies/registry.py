@@ -15,10 +15,20 @@ from topas.policies.las import AutellixLas
 from topas.policies.lpm import Lpm
 from topas.policies.parrot import ParrotFcfs
 from topas.policies.spf import Spf
+from topas.policies.srpt import Srpt
 
 __all__ = ["BASELINE_NAMES", "POLICY_NAMES", "PolicyName", "make_policy", "parse_policies"]
 
-_KINDS: tuple[type[Policy], ...] = (Fcfs, Lpm, ParrotFcfs, AutellixLas, Spf, KvFlow, Continuum)
+_KINDS: tuple[type[Policy], ...] = (
+    Fcfs,
+    Lpm,
+    ParrotFcfs,
+    AutellixLas,
+    Spf,
+    Srpt,
+    KvFlow,
+    Continuum,
+)
 _BASELINES: Mapping[str, type[Policy]] = {kind.name: kind for kind in _KINDS}
 _PRESETS: Mapping[str, str] = {"topas-paper": "paper", "topas": "default"}
 
