@@ -99,7 +99,7 @@ class Compute:
         if not prefix.computed:
             tokens += prefix.tokens
             self._count_prefix(prefix)
-            prefix.computed = prefix.known = True
+            prefix.computed = prefix.known = request.computed_prefix = True
         request.attempt_s = now
         request.phase = Phase.DECODE
         self._batch.append(request)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from topas.errors import StateError
-from topas.policies.base import Id, Policy
+from topas.policies.base import Id, Plan, Policy
 from topas.sim.compute import Compute
 from topas.sim.cost import TIME_EPSILON_S, EngineCosts
 from topas.sim.explicit import ExplicitMemory
@@ -22,6 +22,7 @@ from topas.sim.profiles import setup_of
 from topas.sim.progress import Release, TaskRun
 from topas.sim.request import Request
 from topas.sim.result import RunResult
+from topas.sim.timeline import Timeline
 from topas.sim.workload import Task, Workload
 
 __all__ = ["Engine"]
@@ -61,6 +62,8 @@ class Engine:
         How the engine behaves.
     on_task_end : callable, optional
         Called after each task that ended, for progress bars.
+    timeline : bool
+        Record when each request was in the engine (:attr:`RunResult.timeline`).
     """
 
     def __init__(
@@ -70,6 +73,8 @@ class Engine:
         costs: EngineCosts | None = None,
         options: EngineOptions | None = None,
         on_task_end: Callable[[], None] | None = None,
+        *,
+        timeline: bool = False,
     ) -> None:
         self.workload = workload
         self.policy = policy
@@ -79,6 +84,7 @@ class Engine:
             self.options = replace(self.options, host_cache_tokens=None)
         self.result = RunResult(policy.name)
         self._on_task_end = on_task_end
+        self._timeline = Timeline(self.result.timeline) if timeline else None
         self.pool = KvPool(self.costs.kv_capacity)
         prefixes = {agent: Prefix(agent, tokens) for agent, tokens in workload.agents.items()}
         counters = self.result.counters
@@ -213,6 +219,8 @@ class Engine:
         for request in [r for r in self._waiting.values() if r.task == id_]:
             del self._waiting[request.id]
         for request in [r for r in self.memory.running.values() if r.task == id_]:
+            if self._timeline is not None:
+                self._timeline.left(now, request)
             self.memory.abort(request)
         del self._tasks[id_]
         self.result.cancelled[id_] = reason
@@ -224,6 +232,8 @@ class Engine:
             return  # given up at this very boundary
         now, run = self._now, self._tasks[request.task]
         self.memory.finish(request)
+        if self._timeline is not None:
+            self._timeline.left(now, request, finished=True)
         self._since_progress = 0
         self.result.counters.completed_requests += 1
         self.policy.request_completed(now, request, request.finish(now))
@@ -251,12 +261,20 @@ class Engine:
         self.result.decision_ns += time.perf_counter_ns() - started
         self.result.counters.decisions += 1
         self._since_progress += 1
-        self.memory.apply(self._now, plan, self._waiting)
+        self._carry_out(plan)
         if self._since_progress > self.options.stall_limit:
             self.result.stopped = (
                 f"{self._since_progress} decisions without an arrival or a finished request "
                 f"at {self._now:g} s: the policy goes in circles"
             )
+
+    def _carry_out(self, plan: Plan) -> None:
+        if self._timeline is None:
+            self.memory.apply(self._now, plan, self._waiting)
+            return
+        self._timeline.before_plan(self._now, self.memory, list(plan.preempt))
+        self.memory.apply(self._now, plan, self._waiting)
+        self._timeline.after_plan(self._now, self.memory)
 
     def _check_idle(self) -> None:
         """Nothing will ever happen again: that is right only if no request is left."""

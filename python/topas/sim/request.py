@@ -26,7 +26,8 @@ class Request:
 
     Lengths in tokens, times in seconds. ``prefill_tokens`` is what its next prefill has to compute
     apart from the prefix; ``attempt_s`` is when the engine began to work on the present attempt,
-    ``service_s`` the service of earlier attempts whose work was kept.
+    ``service_s`` the service of earlier attempts whose work was kept, ``computed_prefix`` whether
+    the present attempt's prefill computed the static prefix too.
     """
 
     id: int
@@ -47,6 +48,7 @@ class Request:
     phase: Phase = Phase.WAITING
     attempt_s: float | None = None
     service_s: float = 0.0
+    computed_prefix: bool = False
 
     def __post_init__(self) -> None:
         self.prefill_tokens = self.input_tokens
@@ -72,6 +74,7 @@ class Request:
             self.prefill_tokens = 0 if kept else self.input_tokens + self.generated_tokens
         self.phase = Phase.WAITING
         self.attempt_s = None
+        self.computed_prefix = False
 
     def finish(self, now: float) -> float:
         """LLM service at completion: compute of this attempt and of kept work, seconds."""

@@ -7,7 +7,38 @@ from dataclasses import dataclass, field
 from topas.policies.base import Id
 from topas.sim.counters import Counters
 
-__all__ = ["RunResult"]
+__all__ = ["RunResult", "Span"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One stay of a request in the engine, from its admission to its end; times in seconds.
+
+    Parameters
+    ----------
+    request, task, stage, agent, round
+        Which one it is.
+    ready_s, admitted_s, ended_s : float
+        When the request was first ready, when it was admitted this time, when it left.
+    started_s : float or None
+        When the engine began to compute it; ``None``: it left before.
+    computed_prefix : bool
+        Its prefill also computed the agent's static prefix.
+    finished : bool
+        It ended by itself; else it was preempted or its task was given up.
+    """
+
+    request: int
+    task: Id
+    stage: str
+    agent: str
+    round: int
+    ready_s: float
+    admitted_s: float
+    started_s: float | None
+    ended_s: float
+    computed_prefix: bool
+    finished: bool
 
 
 @dataclass(slots=True)
@@ -34,6 +65,8 @@ class RunResult:
         Everything counted.
     decision_ns : int
         Real time spent in the policy's decisions, nanoseconds; no part of the simulated time.
+    timeline : list of Span
+        Each stay of each request in the engine, by end; empty unless it was asked for.
     """
 
     policy: str
@@ -46,3 +79,4 @@ class RunResult:
     peak_kv_tokens: int = 0
     counters: Counters = field(default_factory=Counters)
     decision_ns: int = 0
+    timeline: list[Span] = field(default_factory=list)
