@@ -1,0 +1,76 @@
+"""``topas reproduce``: the paper's evaluation, as plots, tables and one JSON file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from topas.policies import BASELINE_NAMES
+from topas.reproduce.points import PAPER_BASELINES, Scale
+from topas.reproduce.run import PARTS, Evaluation, evaluate, write
+from topas.reproduce.tables import notes, to_tables
+from topas.sim.sweep import show_progress
+
+__all__ = ["reproduce"]
+
+_PLAIN_WIDTH = 160
+
+
+def _option(text: str, *names: str) -> Any:
+    return typer.Option(*names, help=text)
+
+
+def reproduce(
+    part: Annotated[str, typer.Argument(help=f"One of {', '.join(PARTS)}, or all.")] = "all",
+    out: Annotated[Path, _option("Folder for results.json and the plots.")] = Path(
+        "topas-reproduce"
+    ),
+    seeds: Annotated[int | None, _option("Runs of each point. (5; with --quick 2)")] = None,
+    quick: Annotated[bool, _option("Few tasks, two rates: a look, no figures.", "--quick")] = False,
+    processes: Annotated[int | None, _option("Runs at a time. (as many as processors)")] = None,
+    baselines: Annotated[
+        str, _option("Compared with: 'paper', 'all', or policies with commas.")
+    ] = "paper",
+) -> None:
+    """Reproduce Table I and Figures 1 to 5 of the paper in the simulator.
+
+    Finished runs are kept in cells.jsonl of the folder, so that an interrupted command goes on
+    where it was. The same arguments give the same results.json, byte for byte.
+    """
+    if quick:
+        scale = Scale.quick() if seeds is None else Scale.quick(seeds)
+    else:
+        scale = Scale() if seeds is None else Scale(seeds=seeds)
+    evaluation = evaluate(
+        PARTS if part == "all" else (part,),
+        scale=scale,
+        baselines=_baselines(baselines),
+        processes=processes,
+        resume=out / "cells.jsonl",
+        progress=lambda total: show_progress(total, "runs"),
+    )
+    files = write(evaluation, out)
+    _show(evaluation, files)
+    if evaluation.errors:
+        raise typer.Exit(1)
+
+
+def _baselines(text: str) -> tuple[str, ...]:
+    if text == "paper":
+        return PAPER_BASELINES
+    if text == "all":
+        return BASELINE_NAMES
+    return tuple(name.strip() for name in text.split(","))
+
+
+def _show(evaluation: Evaluation, files: list[Path]) -> None:
+    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    for table in to_tables(evaluation):
+        console.print(table)
+    for line in notes(evaluation):
+        console.print(line, markup=False, highlight=False)
+    console.print("written: " + ", ".join(map(str, files)), markup=False, highlight=False)
