@@ -1,0 +1,251 @@
+"""Try an idea about the policy: all workloads and rates, beside baselines and a saved table.
+
+    .venv/bin/python bench/policies.py --save before
+    .venv/bin/python bench/policies.py --against before --set redo_weight=10 --set age_weight=0
+
+Each ``--set FIELD=VALUE[,FIELD=VALUE]`` is one more variant of topas with those fields of
+topas.Config; ``--of`` names the policy that they change. The figures of a workload are averages
+over its rates and seeds, its best baseline is the one with the lowest average of that metric.
+Percentages are reductions (above 0 is better), paired over the seeds, with 95 % intervals; the row
+"all" is their mean over the workloads. ``*`` marks runs that did not finish all their tasks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from machine import commit
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from topas.config import Config
+from topas.errors import TopasError
+from topas.policies import BASELINE_NAMES, POLICY_NAMES, parse_policies
+from topas.reproduce.figures import JCT_METRICS, Figures
+from topas.reproduce.points import PAPER_BASELINES, RATES, Scale, Variant, cells_of, contenders
+from topas.reproduce.statistics import Interval, interval, paired_reduction
+from topas.sim.sweep import run_cells, show_progress
+
+RESULTS = Path(__file__).resolve().parent / "results"
+SHOWN = ("first_task_s", "requests_per_s", "preemptions", "recomputed_tokens")
+FULL, QUICK = Scale(tasks=100, seeds=5, rates=5), Scale(tasks=60, seeds=2, rates=2)
+
+Row = dict[str, Any]  # a metric: one average over the rates for each seed, or None
+Rows = dict[str, dict[str, Row]]  # by workload and label
+
+
+def value_of(text: str) -> Any:
+    """A number or a word of JSON, else the text itself."""
+    try:
+        return json.loads(text.lower())
+    except ValueError:
+        return text
+
+
+def variant_of(policy: str, setting: str) -> Variant:
+    """The variant that a ``--set`` names.
+
+    Raises
+    ------
+    SystemExit
+        A field is unknown or has no value.
+    """
+    known = {field.name for field in dataclasses.fields(Config)}
+    config = {}
+    for part in setting.split(","):
+        name, equals, text = part.partition("=")
+        if not equals or name not in known:
+            raise SystemExit(f"--set {part}: must be FIELD=VALUE with a field of {sorted(known)}")
+        config[name] = value_of(text)
+    return Variant(label=f"{policy} {setting}", policy=policy, config=config)
+
+
+def rows_of(figures: Figures, workload: str, rates: Sequence[float], labels: Sequence[str]) -> Any:
+    """What a table says of each variant of one workload."""
+    metrics = (*JCT_METRICS, *SHOWN)
+    return {
+        label: {name: figures.averages(workload, rates, label, name) for name in metrics}
+        for label in labels
+    }
+
+
+def best_of(rows: Mapping[str, Row], labels: Sequence[str], metric: str) -> str | None:
+    """The variant with the lowest average over the seeds."""
+    there = [label for label in labels if rows[label][metric]]
+    return min(there, key=lambda label: math.fsum(rows[label][metric]), default=None)
+
+
+def reduction(ours: Row | None, theirs: Row | None, metric: str) -> Interval | None:
+    """Percent less than theirs, if both are complete."""
+    if not ours or not theirs or not ours[metric] or not theirs[metric]:
+        return None
+    return paired_reduction(ours[metric], theirs[metric])
+
+
+def percent(item: Interval | None) -> str:
+    """A mean with its interval; bold green or red where the interval leaves out 0."""
+    if item is None:
+        return "-"
+    half = item.half_width
+    text = f"{item.mean:+.1f}" + ("" if half is None else f" ±{half:.1f}")
+    if half is None or abs(item.mean) <= half:
+        return text
+    return f"[bold {'green' if item.mean > 0 else 'red'}]{text}[/]"
+
+
+def mean_of(values: Sequence[float] | None, digits: int) -> str:
+    return f"{math.fsum(values) / len(values):.{digits}f}" if values else "-"
+
+
+def overall(items: Sequence[Interval | None]) -> Interval | None:
+    """Mean over the workloads for each seed; none if one is missing."""
+    there = [item for item in items if item is not None]
+    if not there or len(there) < len(items):
+        return None
+    columns = zip(*(item.values for item in there), strict=True)
+    return interval([math.fsum(column) / len(there) for column in columns])
+
+
+def old_row(saved: Rows, workload: str, variant: Variant) -> Row | None:
+    """The saved row of a variant, or of the policy that it varies."""
+    rows = saved.get(workload, {})
+    return rows.get(variant.label) or rows.get(variant.policy)
+
+
+def table_of(rows: Rows, variants: Sequence[Variant], saved: Rows, title: str) -> Table:
+    """One row a variant and workload, and one for all workloads together."""
+    columns = ["workload", "variant"]
+    for name in ("mean", "p99"):
+        columns += [f"{name}\nJCT s", "best\nbaseline", "less than\nit %"]
+        columns += ["less than\nsaved %"] if saved else []
+    columns += ["first\ntask s", "req\n/s", "preemp-\ntions", "recomp\nktok"]
+    table = Table(*columns, box=box.SIMPLE_HEAD, title=title, title_justify="left", padding=(0, 1))
+    for column in table.columns:
+        column.no_wrap = True
+        column.justify = "left" if column.header in ("workload", "variant") else "right"
+    everywhere: dict[str, list[list[Interval | None]]] = {v.label: [] for v in variants}
+    baselines = [variant.label for variant in variants if variant.baseline]
+    for workload, of_workload in rows.items():
+        best = {metric: best_of(of_workload, baselines, metric) for metric in JCT_METRICS}
+        for place, variant in enumerate(variants):
+            row, cells, items = of_workload[variant.label], [], []
+            for metric in JCT_METRICS:
+                name = best[metric]
+                items.append(reduction(row, of_workload[name] if name else None, metric))
+                cells += [mean_of(row[metric], 1), name or "-", percent(items[-1])]
+                if saved:
+                    items.append(reduction(row, old_row(saved, workload, variant), metric))
+                    cells.append(percent(items[-1]))
+            thousands = [tokens / 1000 for tokens in row["recomputed_tokens"] or ()]
+            cells += [mean_of(row["first_task_s"], 1), mean_of(row["requests_per_s"], 3)]
+            cells += [mean_of(row["preemptions"], 0), mean_of(thousands, 0)]
+            star = "" if row["mean_jct_s"] else "*"
+            table.add_row(workload if place == 0 else "", variant.label + star, *cells)
+            everywhere[variant.label].append(items)
+        table.add_section()
+    add_overall(table, everywhere, bool(saved))
+    return table
+
+
+def add_overall(table: Table, everywhere: Any, with_saved: bool) -> None:
+    """The mean over all workloads."""
+    for place, (label, of_workloads) in enumerate(everywhere.items()):
+        cells: list[str] = []
+        for index, items in enumerate(zip(*of_workloads, strict=True)):
+            if not (with_saved and index % 2):
+                cells += ["", ""]
+            cells.append(percent(overall(items)))
+        table.add_row("all" if place == 0 else "", label, *cells)
+
+
+def load(name: str, scale: Scale) -> Rows:
+    """A saved table.
+
+    Raises
+    ------
+    SystemExit
+        There is none, or it was made at another scale.
+    """
+    file = RESULTS / f"{name}.json"
+    if not file.exists():
+        known = ", ".join(sorted(path.stem for path in RESULTS.glob("*.json"))) or "none"
+        raise SystemExit(f"--against {name}: no such table, there are: {known}")
+    content = json.loads(file.read_text())
+    if content["scale"] != dataclasses.asdict(scale):
+        raise SystemExit(f"--against {name}: was made with {content['scale']}")
+    rows: Rows = content["rows"]
+    return rows
+
+
+def save(name: str, scale: Scale, rows: Rows) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    content = {"commit": commit(), "scale": dataclasses.asdict(scale), "rows": rows}
+    (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workloads", default=",".join(RATES), help="with commas")
+    parser.add_argument("--policies", default="all", help="with commas")
+    parser.add_argument("--baselines", default=",".join(PAPER_BASELINES), help="or all")
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE,...")
+    parser.add_argument("--of", default="topas", help="the policy that --set varies")
+    parser.add_argument("--quick", action="store_true", help="two rates, two seeds, 60 tasks")
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--tasks", type=int)
+    parser.add_argument("--processes", type=int)
+    parser.add_argument("--resume", type=Path, help="file of finished runs")
+    parser.add_argument("--save", metavar="NAME", help="keep the table as bench/results/NAME.json")
+    parser.add_argument("--against", metavar="NAME", help="compare with a saved table")
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = arguments()
+    scale = QUICK if given.quick else FULL
+    for name in ("seeds", "tasks"):
+        if getattr(given, name) is not None:
+            scale = dataclasses.replace(scale, **{name: getattr(given, name)})
+    saved = load(given.against, scale) if given.against else {}
+    baselines = BASELINE_NAMES if given.baselines == "all" else given.baselines.split(",")
+    policies = POLICY_NAMES if given.policies == "all" else parse_policies(given.policies)
+    variants = contenders(policies, baselines)
+    variants += [variant_of(given.of, setting) for setting in given.set]
+    workloads = given.workloads.split(",")
+    for name in workloads:
+        if name not in RATES:
+            raise SystemExit(f"--workloads: unknown {name!r}, known are {', '.join(RATES)}")
+    cells = [
+        cell for name in workloads for cell in cells_of(name, scale.rates_of(name), variants, scale)
+    ]
+    with show_progress(len(cells), "runs") as on_cell:
+        results = run_cells(cells, processes=given.processes, resume=given.resume, on_cell=on_cell)
+    figures, labels = Figures(results), [variant.label for variant in variants]
+    rows = {name: rows_of(figures, name, scale.rates_of(name), labels) for name in workloads}
+    title = f"{scale.tasks} tasks, {scale.seeds} seeds, rates: " + "; ".join(
+        f"{name} " + ", ".join(f"{rate:g}" for rate in scale.rates_of(name)) for name in workloads
+    )
+    console = Console(width=None if sys.stdout.isatty() else 190)
+    console.print(table_of(rows, variants, saved, title))
+    for error in dict.fromkeys(result.describe_error() for result in results if result.error):
+        console.print(error, markup=False, highlight=False)
+    if given.save:
+        save(given.save, scale, rows)
+    if any(result.error for result in results):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except TopasError as error:
+        sys.exit(f"error: {error}")
