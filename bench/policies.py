@@ -190,7 +190,7 @@ def save(name: str, scale: Scale, rows: Rows) -> None:
     (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
-def arguments() -> argparse.Namespace:
+def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -206,11 +206,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--resume", type=Path, help="file of finished runs")
     parser.add_argument("--save", metavar="NAME", help="keep the table as bench/results/NAME.json")
     parser.add_argument("--against", metavar="NAME", help="compare with a saved table")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
-def main() -> None:
-    given = arguments()
+def main(words: Sequence[str] | None = None) -> None:
+    given = arguments(words)
     scale = QUICK if given.quick else FULL
     for name in ("seeds", "tasks"):
         if getattr(given, name) is not None:
