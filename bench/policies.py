@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 from topas.config import Config
 from topas.errors import TopasError
-from topas.policies import BASELINE_NAMES, POLICY_NAMES, parse_policies
+from topas.policies import BASELINE_NAMES, parse_policies
 from topas.reproduce.figures import JCT_METRICS, Figures
 from topas.reproduce.points import PAPER_BASELINES, RATES, Scale, Variant, cells_of, contenders
 from topas.reproduce.statistics import Interval, interval, paired_reduction
@@ -127,31 +127,54 @@ def table_of(rows: Rows, variants: Sequence[Variant], saved: Rows, title: str) -
         columns += ["less than\nsaved %"] if saved else []
     columns += ["first\ntask s", "req\n/s", "preemp-\ntions", "recomp\nktok"]
     table = Table(*columns, box=box.SIMPLE_HEAD, title=title, title_justify="left", padding=(0, 1))
-    for column in table.columns:
+    for place, column in enumerate(table.columns):
         column.no_wrap = True
-        column.justify = "left" if column.header in ("workload", "variant") else "right"
+        column.justify = "left" if place < 2 else "right"
     everywhere: dict[str, list[list[Interval | None]]] = {v.label: [] for v in variants}
     baselines = [variant.label for variant in variants if variant.baseline]
     for workload, of_workload in rows.items():
         best = {metric: best_of(of_workload, baselines, metric) for metric in JCT_METRICS}
         for place, variant in enumerate(variants):
-            row, cells, items = of_workload[variant.label], [], []
-            for metric in JCT_METRICS:
-                name = best[metric]
-                items.append(reduction(row, of_workload[name] if name else None, metric))
-                cells += [mean_of(row[metric], 1), name or "-", percent(items[-1])]
-                if saved:
-                    items.append(reduction(row, old_row(saved, workload, variant), metric))
-                    cells.append(percent(items[-1]))
-            thousands = [tokens / 1000 for tokens in row["recomputed_tokens"] or ()]
-            cells += [mean_of(row["first_task_s"], 1), mean_of(row["requests_per_s"], 3)]
-            cells += [mean_of(row["preemptions"], 0), mean_of(thousands, 0)]
+            row = of_workload[variant.label]
+            old = old_row(saved, workload, variant)
+            cells, items = jct_cells(row, of_workload, best, old, with_saved=bool(saved))
             star = "" if row["mean_jct_s"] else "*"
-            table.add_row(workload if place == 0 else "", variant.label + star, *cells)
+            head = workload if place == 0 else "", variant.label + star
+            table.add_row(*head, *cells, *other_cells(row))
             everywhere[variant.label].append(items)
         table.add_section()
     add_overall(table, everywhere, bool(saved))
     return table
+
+
+def jct_cells(
+    row: Row,
+    of_workload: Mapping[str, Row],
+    best: Mapping[str, str | None],
+    old: Row | None,
+    *,
+    with_saved: bool,
+) -> tuple[list[str], list[Interval | None]]:
+    """Completion times against the best baseline and the saved row, as text and as figures."""
+    cells: list[str] = []
+    items: list[Interval | None] = []
+    for metric, name in best.items():
+        items.append(reduction(row, of_workload[name] if name else None, metric))
+        cells += [mean_of(row[metric], 1), name or "-", percent(items[-1])]
+        if with_saved:
+            items.append(reduction(row, old, metric))
+            cells.append(percent(items[-1]))
+    return cells, items
+
+
+def other_cells(row: Row) -> list[str]:
+    thousands = [tokens / 1000 for tokens in row["recomputed_tokens"] or ()]
+    return [
+        mean_of(row["first_task_s"], 1),
+        mean_of(row["requests_per_s"], 3),
+        mean_of(row["preemptions"], 0),
+        mean_of(thousands, 0),
+    ]
 
 
 def add_overall(table: Table, everywhere: Any, with_saved: bool) -> None:
@@ -209,21 +232,47 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    given = arguments(words)
+def scale_of(given: argparse.Namespace) -> Scale:
     scale = QUICK if given.quick else FULL
     for name in ("seeds", "tasks"):
         if getattr(given, name) is not None:
             scale = dataclasses.replace(scale, **{name: getattr(given, name)})
-    saved = load(given.against, scale) if given.against else {}
+    return scale
+
+
+def variants_of(given: argparse.Namespace) -> list[Variant]:
+    """The policies, and a variant for each ``--set``."""
     baselines = BASELINE_NAMES if given.baselines == "all" else given.baselines.split(",")
-    policies = POLICY_NAMES if given.policies == "all" else parse_policies(given.policies)
-    variants = contenders(policies, baselines)
-    variants += [variant_of(given.of, setting) for setting in given.set]
-    workloads = given.workloads.split(",")
+    variants = contenders(parse_policies(given.policies), baselines)
+    return variants + [variant_of(given.of, setting) for setting in given.set]
+
+
+def workloads_of(given: argparse.Namespace) -> list[str]:
+    """The workloads by name.
+
+    Raises
+    ------
+    SystemExit
+        One is unknown.
+    """
+    workloads: list[str] = given.workloads.split(",")
     for name in workloads:
         if name not in RATES:
             raise SystemExit(f"--workloads: unknown {name!r}, known are {', '.join(RATES)}")
+    return workloads
+
+
+def title_of(scale: Scale, workloads: Sequence[str]) -> str:
+    rates = [
+        f"{name} " + ", ".join(f"{rate:g}" for rate in scale.rates_of(name)) for name in workloads
+    ]
+    return f"{scale.tasks} tasks, {scale.seeds} seeds, rates: " + "; ".join(rates)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    given = arguments(words)
+    scale, variants, workloads = scale_of(given), variants_of(given), workloads_of(given)
+    saved = load(given.against, scale) if given.against else {}
     cells = [
         cell for name in workloads for cell in cells_of(name, scale.rates_of(name), variants, scale)
     ]
@@ -231,16 +280,14 @@ def main(words: Sequence[str] | None = None) -> None:
         results = run_cells(cells, processes=given.processes, resume=given.resume, on_cell=on_cell)
     figures, labels = Figures(results), [variant.label for variant in variants]
     rows = {name: rows_of(figures, name, scale.rates_of(name), labels) for name in workloads}
-    title = f"{scale.tasks} tasks, {scale.seeds} seeds, rates: " + "; ".join(
-        f"{name} " + ", ".join(f"{rate:g}" for rate in scale.rates_of(name)) for name in workloads
-    )
     console = Console(width=None if sys.stdout.isatty() else 190)
-    console.print(table_of(rows, variants, saved, title))
-    for error in dict.fromkeys(result.describe_error() for result in results if result.error):
+    console.print(table_of(rows, variants, saved, title_of(scale, workloads)))
+    errors = list(dict.fromkeys(result.describe_error() for result in results if result.error))
+    for error in errors:
         console.print(error, markup=False, highlight=False)
     if given.save:
         save(given.save, scale, rows)
-    if any(result.error for result in results):
+    if errors:
         sys.exit(1)
 
 
