@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from topas.policies import POLICY_NAMES
-from topas.reproduce.figures import METRICS, Point
+from topas.reproduce.figures import METRICS, Point, Reduction
 from topas.reproduce.gantt import Gantt
 
 __all__ = ["plot_bars", "plot_gantt", "plot_lines"]
@@ -37,7 +37,7 @@ def _color(label: str, place: int) -> str:
     return f"C{(known.index(label) if label in known else len(known) + place) % 10}"
 
 
-def plot_lines(points: Sequence[Point], path: Path) -> None:
+def plot_lines(points: Sequence[Point], path: Path, reductions: Sequence[Reduction] = ()) -> None:
     """Each metric over the arrival rate: a row for each metric, a column for each workload.
 
     JCT is on a logarithmic axis; bars are 95 % confidence intervals; incomplete points are left
@@ -49,6 +49,8 @@ def plot_lines(points: Sequence[Point], path: Path) -> None:
         At least one.
     path : Path
         PNG file to write.
+    reductions : sequence of Reduction
+        Written above the panel of their workload and metric, beside the paper's.
     """
     workloads = list(dict.fromkeys(point.workload for point in points))
     labels = list(dict.fromkeys(point.label for point in points))
@@ -66,13 +68,24 @@ def plot_lines(points: Sequence[Point], path: Path) -> None:
                 )
             if metric.endswith("jct_s"):
                 panel.set_yscale("log")
+            here = [r for r in reductions if (r.workload, r.metric) == (workload, metric)]
+            panel.set_title(_words(here), loc="left", fontsize=7)
             panel.set_ylabel(_TITLES[metric] if column == 0 else "")
-            panel.set_title(workload if row == 0 else "")
-            panel.set_xlabel("tasks/s" if row == len(METRICS) - 1 else "")
+            if row == len(METRICS) - 1:
+                panel.set_xlabel(f"{workload}, tasks/s")
             panel.grid(alpha=0.3)
     handles, names = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=min(len(labels), 9))
     _save(figure, path)
+
+
+def _words(reductions: Sequence[Reduction]) -> str:
+    lines = []
+    for item in reductions:
+        half = "" if item.percent.half_width is None else f" ±{item.percent.half_width:.1f}"
+        paper = "" if item.paper is None else f" (paper +{item.paper:.1f})"
+        lines.append(f"{item.label} vs {item.best}: {item.percent.mean:+.1f}{half} % less{paper}")
+    return "\n".join(lines)
 
 
 def _draw_line(panel: Axes, points: Sequence[Point], metric: str, color: str) -> None:

@@ -30,6 +30,7 @@ from topas.reproduce.points import (
 )
 from topas.reproduce.table1 import TABLE1_SETTING, Table1Row, run_table1
 from topas.sim.cost import EngineCosts
+from topas.sim.options import EngineOptions
 from topas.sim.sweep import Cell, CellResult, run_cells
 
 __all__ = ["PARTS", "Evaluation", "Sweep", "evaluate", "write"]
@@ -99,7 +100,7 @@ class Evaluation:
             "topas": topas.__version__,
             "scale": asdict(self.scale),
             "seeds": list(range(1, self.scale.seeds + 1)),
-            "engine": EngineCosts().to_dict(),
+            "engine": {**EngineCosts().to_dict(), **EngineOptions().to_dict()},
             "baselines": list(self.baselines),
         }
         if self.table1:
@@ -259,7 +260,7 @@ def write(evaluation: Evaluation, folder: Path) -> list[Path]:
     for part, sweep in evaluation.sweeps.items():
         files.append(folder / f"{part}.png")
         if part in _WORKLOADS:
-            plot_lines(sweep.points, files[-1])
+            plot_lines(sweep.points, files[-1], sweep.reductions)
         else:
             workload, rate, _ = _FIG1 if part == "fig1" else _FIG5
             plot_bars(sweep.points, files[-1], f"{workload} at {rate:g} tasks/s")
