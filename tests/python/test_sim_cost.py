@@ -103,6 +103,10 @@ def test_zero_capacity_and_bandwidth_are_refused(field: str) -> None:
         ("max_time_s", 0),
         ("max_time_s", float("inf")),
         ("stall_limit", 0),
+        ("batching", "piecewise"),
+        ("chunked_prefill_tokens", 0),
+        ("charge_decisions_s", -1.0),
+        ("charge_decisions_s", float("inf")),
     ],
 )
 def test_illegal_options_are_named(field: str, value: object) -> None:

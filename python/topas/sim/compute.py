@@ -1,4 +1,4 @@
-"""The GPU's time: prefills first, one after the other, then decode steps of the whole batch."""
+"""The GPU's time: what of prefills and decode steps shares a batch, and what waits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from topas.sim.cost import EngineCosts
 from topas.sim.counters import Counters
+from topas.sim.options import Batching
 from topas.sim.prefix import Prefix
 from topas.sim.request import Phase, Request
 
@@ -16,8 +17,10 @@ __all__ = ["Compute"]
 class Compute:
     """Requests being prefilled or decoded.
 
-    Work is never interrupted inside a prefill or a decode step, so everything else happens at their
-    boundaries, as in SGLang's loop.
+    Work is never interrupted inside a batch, so everything else happens at the boundaries between
+    batches, as in SGLang's loop. Prefills are computed in the order they were added; a prefix comes
+    before the tokens of the request that computes it, and later requests of its agent use it, those
+    of the same batch too.
 
     Parameters
     ----------
@@ -30,6 +33,10 @@ class Compute:
     coalesce : bool
         Advance many steps at once. Exact: the step times of an unchanged batch are an arithmetic
         series.
+    batching : {"prefill-first", "chunked", "mixed"}
+        See :class:`topas.sim.EngineOptions`.
+    chunked_prefill_tokens : int
+        Most tokens of a batch with prefills, unless ``batching`` is ``prefill-first``.
     """
 
     def __init__(
@@ -39,11 +46,15 @@ class Compute:
         counters: Counters,
         *,
         coalesce: bool = True,
+        batching: Batching = "prefill-first",
+        chunked_prefill_tokens: int = 8192,
     ) -> None:
         self.costs = costs
         self._prefixes = prefixes
         self._counters = counters
         self._coalesce = coalesce
+        self._batching = batching
+        self._chunk = chunked_prefill_tokens
         self._prefill: deque[Request] = deque()
         self._batch: list[Request] = []
 
@@ -53,13 +64,18 @@ class Compute:
         return bool(self._prefill or self._batch)
 
     def add(self, request: Request) -> None:
-        """Queue a request whose memory is reserved; it is prefilled before the next decode step."""
+        """Queue a request whose memory is reserved; its prefill starts with the next batches."""
         request.phase = Phase.PREFILL
         self._prefill.append(request)
 
     def remove(self, request: Request) -> None:
-        """Take a request out, wherever it is (only at a boundary)."""
-        (self._prefill if request.phase is Phase.PREFILL else self._batch).remove(request)
+        """Take a request out, wherever it is (only at a boundary); a prefix it was at is lost."""
+        if request.phase is not Phase.PREFILL:
+            self._batch.remove(request)
+            return
+        self._prefill.remove(request)
+        if request.attempt_s is not None:
+            self._prefixes[request.agent].prefilled_tokens = 0
 
     def advance(self, now: float, until: float) -> tuple[float, list[Request]]:
         """Work to the first boundary at or after ``until``, but at most to the next completion.
@@ -70,40 +86,100 @@ class Compute:
             The time reached and the requests that finished then, in the order they joined the
             batch.
         """
-        if self._prefill:
-            return self._run_prefill(now), []
+        if not self._prefill:
+            return self._decode(now, until)
+        if self._batching == "mixed" and self._batch:
+            return self._mix(now)
+        return now + self.costs.prefill_s(self._prefill_batch(now, self._chunk)), []
+
+    def _decode(self, now: float, until: float) -> tuple[float, list[Request]]:
         context = sum(request.context for request in self._batch)
         batch = len(self._batch)
         left = min(request.output_tokens - request.generated_tokens for request in self._batch)
         steps = 1
         if self._coalesce:
             steps = self.costs.steps_to_reach(until - now, batch, context, left)
+        return now + self.costs.decode_s(steps, batch, context), self._generate(steps)
+
+    def _mix(self, now: float) -> tuple[float, list[Request]]:
+        """One decode step of the batch, and a chunk beside it.
+
+        The decoded tokens count into the chunk, as in SGLang, but one token of prefill always goes.
+        The step has no fixed cost of a prefill: the weights are read once for both.
+        """
+        context = sum(request.context for request in self._batch)
+        batch = len(self._batch)
+        done = self._generate(1)
+        tokens = self._prefill_batch(now, max(self._chunk - batch, 1))
+        step_s = self.costs.decode_s(1, batch, context) + self.costs.prefill_s_per_token * tokens
+        return now + step_s, done
+
+    def _generate(self, steps: int) -> list[Request]:
+        """Let each request of the batch generate tokens; those that are done leave it."""
         counters = self._counters
         counters.decode_steps += steps
-        counters.decode_tokens += steps * batch
-        counters.peak_batch = max(counters.peak_batch, batch)
+        counters.decode_tokens += steps * len(self._batch)
+        counters.peak_batch = max(counters.peak_batch, len(self._batch))
         for request in self._batch:
             request.generated_tokens += steps
-        done: list[Request] = []
-        if steps == left:
-            done = [r for r in self._batch if r.generated_tokens == r.output_tokens]
+        done = [r for r in self._batch if r.generated_tokens == r.output_tokens]
+        if done:
             self._batch = [r for r in self._batch if r.generated_tokens < r.output_tokens]
             for request in done:
                 request.phase = Phase.DONE
-        return now + self.costs.decode_s(steps, batch, context), done
+        return done
 
-    def _run_prefill(self, now: float) -> float:
-        request = self._prefill.popleft()
+    def _prefill_batch(self, now: float, budget: int) -> int:
+        """Prefill from the queue; requests that are through join the batch.
+
+        ``prefill-first`` computes the first request whatever its length; else requests are taken
+        until the budget is spent, and the last one may be cut.
+
+        Returns
+        -------
+        int
+            Tokens computed.
+        """
+        whole = self._batching == "prefill-first"
+        taken = 0
+        while self._prefill:
+            request = self._prefill[0]
+            left = self._left(request)
+            part = left if whole else min(left, budget - taken)
+            if left > 0 and part == 0:
+                break
+            if request.attempt_s is None:
+                request.attempt_s = now
+            self._compute(request, part)
+            taken += part
+            if part < left:
+                break
+            self._prefill.popleft()
+            request.phase = Phase.DECODE
+            self._batch.append(request)
+            if whole:
+                break
+        self._counters.prefill_tokens += taken
+        return taken
+
+    def _left(self, request: Request) -> int:
+        """Tokens that the request's prefill has still to compute, a missing prefix included."""
         prefix = self._prefixes[request.agent]
-        tokens = request.prefill_tokens
+        missing = 0 if prefix.computed else prefix.tokens - prefix.prefilled_tokens
+        return missing + request.prefill_tokens - request.prefilled_tokens
+
+    def _compute(self, request: Request, tokens: int) -> None:
+        """Compute the next tokens of a request, those of a missing prefix first."""
+        prefix = self._prefixes[request.agent]
         if not prefix.computed:
-            tokens += prefix.tokens
-            self._count_prefix(prefix)
-            prefix.computed = prefix.known = request.computed_prefix = True
-        request.attempt_s = now
-        request.phase = Phase.DECODE
-        self._batch.append(request)
-        return now + self.costs.prefill_s(tokens)
+            part = min(tokens, prefix.tokens - prefix.prefilled_tokens)
+            prefix.prefilled_tokens += part
+            tokens -= part
+            if prefix.prefilled_tokens == prefix.tokens:
+                self._count_prefix(prefix)
+                prefix.computed = prefix.known = request.computed_prefix = True
+                prefix.prefilled_tokens = 0
+        request.prefilled_tokens += tokens
 
     def _count_prefix(self, prefix: Prefix) -> None:
         if prefix.known:

@@ -12,10 +12,12 @@ class Counters:
     """Counts of one run; tokens and requests.
 
     A hit is an admission that finds its prefix in the pool or on its way into it; a cold prefix is
-    computed for the first time ever. ``loads`` counts prefixes that came from the host, whether for
-    a request or ahead of one (``prefetches``, which are counted as they start).
+    computed for the first time ever. Prefill tokens count each token computed by a prefill, also
+    those that a preemption made worthless. ``loads`` counts prefixes that came from the host,
+    whether for a request or ahead of one (``prefetches``, which are counted as they start).
     """
 
+    prefill_tokens: int = 0
     decode_steps: int = 0
     decode_tokens: int = 0
     peak_batch: int = 0

@@ -46,9 +46,9 @@ class _View:
 class Engine:
     """One run: a workload, a policy, an engine.
 
-    Continuous batching with prefill before decode; one KV pool; the policy is asked once after all
-    events of an instant, at boundaries of the engine's work. The simulated clock knows nothing of
-    real time.
+    Continuous batching, composed as the options say; one KV pool; the policy is asked once after
+    all events of an instant, at boundaries of the engine's work. The simulated clock knows nothing
+    of real time.
 
     Parameters
     ----------
@@ -88,7 +88,14 @@ class Engine:
         self.pool = KvPool(self.costs.kv_capacity)
         prefixes = {agent: Prefix(agent, tokens) for agent, tokens in workload.agents.items()}
         counters = self.result.counters
-        self._compute = Compute(self.costs, prefixes, counters, coalesce=self.options.coalesce)
+        self._compute = Compute(
+            self.costs,
+            prefixes,
+            counters,
+            coalesce=self.options.coalesce,
+            batching=self.options.batching,
+            chunked_prefill_tokens=self.options.chunked_prefill_tokens,
+        )
         kind = ExplicitMemory if policy.explicit_residency else LruMemory
         self.memory: Memory = kind(self.pool, prefixes, self._compute, counters, self.options)
         self._now = 0.0
@@ -127,7 +134,7 @@ class Engine:
             if self._compute.busy:
                 self._now, done = self._compute.advance(self._now, upcoming)
             elif self._next_event() < math.inf:
-                self._now, done = self._next_event(), []
+                self._now, done = max(self._now, self._next_event()), []
             else:
                 self._check_idle()
                 break
@@ -261,6 +268,7 @@ class Engine:
         self.result.decision_ns += time.perf_counter_ns() - started
         self.result.counters.decisions += 1
         self._since_progress += 1
+        self._charge_decision()
         self._carry_out(plan)
         if self._since_progress > self.options.stall_limit:
             self.result.stopped = (
@@ -275,6 +283,12 @@ class Engine:
         self._timeline.before_plan(self._now, self.memory, list(plan.preempt))
         self.memory.apply(self._now, plan, self._waiting)
         self._timeline.after_plan(self._now, self.memory)
+
+    def _charge_decision(self) -> None:
+        """Let the clock run on while the policy decides; transfers under way end meanwhile."""
+        self._now += self.options.charge_decisions_s
+        while self.memory.next_event() <= self._now:
+            self.memory.handle_event(self.memory.next_event())
 
     def _check_idle(self) -> None:
         """Nothing will ever happen again: that is right only if no request is left."""

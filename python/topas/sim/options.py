@@ -7,9 +7,13 @@ from typing import Any, Literal
 
 from topas.sim.checks import check_choice, check_int, check_number
 
-__all__ = ["EngineOptions"]
+__all__ = ["BATCHINGS", "Batching", "EngineOptions"]
 
 RedoModel = Literal["decode", "prefill", "kept"]
+Batching = Literal["prefill-first", "chunked", "mixed"]
+
+#: What may share a batch of the engine; see :class:`EngineOptions`.
+BATCHINGS: tuple[Batching, ...] = ("prefill-first", "chunked", "mixed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +39,18 @@ class EngineOptions:
         Host memory for copies of the prefixes that the engine's own cache evicts, tokens; 0: none,
         an evicted prefix is computed again; ``None``: unlimited. Explicit residency always has its
         host copies.
+    batching : {"prefill-first", "chunked", "mixed"}
+        What an engine's batch is made of. ``prefill-first``: one whole prefill at a time, decode
+        steps when no prefill waits. ``chunked``: a prefill batch takes up to
+        ``chunked_prefill_tokens`` tokens of the admitted requests in their order, and cuts the last
+        one; decode steps wait meanwhile (SGLang's default). ``mixed``: such a chunk and a decode
+        step go together, and the decoded tokens count into the chunk (SGLang's
+        ``--enable-mixed-chunk``); the step takes a decode step and the chunk's cost per token.
+    chunked_prefill_tokens : int
+        Tokens of a chunk; the default is SGLang's for GPUs of 80 GB.
+    charge_decisions_s : float
+        Seconds that each decision takes on the simulated clock, while the engine stands still. A
+        given number, not the measured time, so that results do not depend on the machine.
     coalesce : bool
         Advance many decode steps at once (exact); off: one at a time, for tests.
     max_time_s : float or None
@@ -54,6 +70,9 @@ class EngineOptions:
     max_running: int = 0
     offload_copies: bool = True
     host_cache_tokens: int | None = 0
+    batching: Batching = "prefill-first"
+    chunked_prefill_tokens: int = 8192
+    charge_decisions_s: float = 0.0
     coalesce: bool = True
     max_time_s: float | None = None
     stall_limit: int = 10_000
@@ -64,6 +83,9 @@ class EngineOptions:
         check_int("max_running", self.max_running, minimum=0)
         if self.host_cache_tokens is not None:
             check_int("host_cache_tokens", self.host_cache_tokens, minimum=0)
+        check_choice("batching", self.batching, BATCHINGS)
+        check_int("chunked_prefill_tokens", self.chunked_prefill_tokens, minimum=1)
+        check_number("charge_decisions_s", self.charge_decisions_s)
         check_int("stall_limit", self.stall_limit, minimum=1)
         if self.max_time_s is not None:
             check_number("max_time_s", self.max_time_s, above=True)

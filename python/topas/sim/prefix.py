@@ -24,7 +24,7 @@ class Prefix:
     ``computed`` tells whether the KV in the pool is there (a resident prefix that is not computed
     has its memory, and the next prefill of the agent computes it); ``known`` whether it was ever
     computed, so that a host copy can exist; ``users`` counts the admitted requests (LRU cache
-    only).
+    only); ``prefilled_tokens`` how much of it the request that is being prefilled has computed.
     """
 
     agent: str
@@ -33,3 +33,4 @@ class Prefix:
     computed: bool = False
     known: bool = False
     users: int = 0
+    prefilled_tokens: int = 0

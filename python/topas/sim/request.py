@@ -25,9 +25,10 @@ class Request:
     """One request; satisfies :class:`topas.policies.RequestView`.
 
     Lengths in tokens, times in seconds. ``prefill_tokens`` is what its next prefill has to compute
-    apart from the prefix; ``attempt_s`` is when the engine began to work on the present attempt,
-    ``service_s`` the service of earlier attempts whose work was kept, ``computed_prefix`` whether
-    the present attempt's prefill computed the static prefix too.
+    apart from the prefix, ``prefilled_tokens`` what of that is done; ``attempt_s`` is when the
+    engine began to work on the present attempt (its first chunk), ``service_s`` the service of
+    earlier attempts whose work was kept, ``computed_prefix`` whether the present attempt's prefill
+    computed the static prefix too.
     """
 
     id: int
@@ -49,6 +50,7 @@ class Request:
     attempt_s: float | None = None
     service_s: float = 0.0
     computed_prefix: bool = False
+    prefilled_tokens: int = 0
 
     def __post_init__(self) -> None:
         self.prefill_tokens = self.input_tokens
@@ -65,13 +67,16 @@ class Request:
 
     def suspend(self, now: float, redo_model: str) -> None:
         """Go back to waiting after a preemption; what is lost depends on the redo model."""
-        if self.phase is Phase.DECODE:
-            if redo_model == "decode":
-                self.generated_tokens = 0
-            elif self.attempt_s is not None:
-                self.service_s += now - self.attempt_s
-            kept = redo_model == "kept"
-            self.prefill_tokens = 0 if kept else self.input_tokens + self.generated_tokens
+        kept, decoding = redo_model == "kept", self.phase is Phase.DECODE
+        if decoding and redo_model == "decode":
+            self.generated_tokens = 0
+        elif (decoding or kept) and self.attempt_s is not None:
+            self.service_s += now - self.attempt_s
+        if kept:
+            self.prefill_tokens -= self.prefilled_tokens
+        elif decoding:
+            self.prefill_tokens = self.input_tokens + self.generated_tokens
+        self.prefilled_tokens = 0
         self.phase = Phase.WAITING
         self.attempt_s = None
         self.computed_prefix = False
