@@ -26,7 +26,6 @@ from topas.enginebench import (
     launch,
     simulate_run,
 )
-from topas.enginebench.calibration import least_squares
 from topas.enginebench.model import BENCH, config, vocabulary
 from topas.enginebench.results import RequestRecord
 from topas.enginebench.simulated import SglangLpm, SglangMemory
@@ -38,6 +37,7 @@ from topas.sglang import Arrival, Carriers, HeadTable, Ledger, read_hints
 from topas.sglang.settings import Settings
 from topas.sim import Engine, EngineCosts, EngineOptions
 from topas.sim.compute import Compute
+from topas.sim.cost.fit import least_squares
 from topas.sim.counters import Counters
 from topas.sim.pool import KvPool
 from topas.sim.prefix import Prefix

@@ -10,6 +10,7 @@ import topas
 from topas.cli.bench_engine import bench_engine
 from topas.cli.decide import decide
 from topas.cli.explain import explain
+from topas.cli.profiles import profiles
 from topas.cli.reproduce import reproduce
 from topas.cli.simulate import simulate
 
@@ -45,4 +46,5 @@ app.command()(decide)
 app.command()(explain)
 app.command()(simulate)
 app.command()(reproduce)
+app.command()(profiles)
 app.command()(bench_engine)

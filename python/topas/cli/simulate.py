@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from topas.cli import engine_options
 from topas.config import Config
 from topas.errors import ConfigError
 from topas.policies import POLICY_NAMES, parse_policies
@@ -52,18 +53,24 @@ def simulate(
     policies: Annotated[str, _option(f"'all' or with commas: {', '.join(POLICY_NAMES)}.")] = "all",
     seed: Annotated[int, _option("Seed of arrivals, lengths and waits.")] = 0,
     json: Annotated[bool, _option("Print JSON instead of the table.", "--json")] = False,
-    capacity: Annotated[int, _option("KV pool, tokens.")] = 40_000,
+    capacity: engine_options.Capacity = None,
+    gpu: engine_options.GpuName = None,
+    model: engine_options.ModelName = None,
+    tensor_parallel: engine_options.TensorParallel = None,
+    mem_fraction: engine_options.MemFraction = None,
+    costs: engine_options.Costs = None,
     input_tokens: Annotated[int | None, _option("Dynamic input, tokens. (1400)")] = None,
     output_tokens: Annotated[int | None, _option("Generation, tokens. (700)")] = None,
     prefix_tokens: Annotated[
         str | None, _option("Static prefixes, tokens: one, or one an agent with commas.")
     ] = None,
-    max_time: Annotated[float | None, _option("Stop at this simulated time, seconds.")] = None,
-    over_reserve: Annotated[float, _option("max_new over the true output.")] = 1.0,
-    max_running: Annotated[int, _option("Limit on admitted requests; 0: none.")] = 0,
-    redo_model: Annotated[
-        str, _option("What a preempted request redoes: decode, prefill, kept.")
-    ] = "decode",
+    batching: engine_options.Batching = "prefill-first",
+    chunked_prefill_tokens: engine_options.ChunkedPrefillTokens = 8192,
+    charge_decisions: engine_options.ChargeDecisions = 0.0,
+    max_time: engine_options.MaxTime = None,
+    over_reserve: engine_options.OverReserve = 1.0,
+    max_running: engine_options.MaxRunning = 0,
+    redo_model: engine_options.RedoModel = "decode",
     config: Annotated[
         list[str] | None, _option("Option of the topas policies, FIELD=VALUE.", "--set")
     ] = None,
@@ -81,10 +88,9 @@ def simulate(
     given = {name: value for name, value in locals().items() if value is not None}
     names = parse_policies(policies)
     built = _from_trace(given) if trace is not None else _from_name(given)
-    options = _engine_options(given)
+    options = engine_options.options_of(given)
     fields = _config_fields(config or [])
-    costs = EngineCosts(kv_capacity=capacity)
-    _show(_run(built, names, costs, options, fields), json)
+    _show(_run(built, names, engine_options.costs_of(given), options, fields), json)
 
 
 _BUILTIN_ONLY = ("workload", "tasks", "input_tokens", "output_tokens", "prefix_tokens")
@@ -132,15 +138,6 @@ def _integers(name: str, text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise ConfigError(f"{name}: must be integers with commas, got {text!r}") from None
-
-
-def _engine_options(given: Mapping[str, Any]) -> EngineOptions:
-    return EngineOptions(
-        over_reserve=given["over_reserve"],
-        redo_model=given["redo_model"],
-        max_running=given["max_running"],
-        max_time_s=given.get("max_time"),
-    )
 
 
 def _config_fields(settings: Sequence[str]) -> dict[str, Any]:

@@ -19,8 +19,9 @@ import numpy.typing as npt
 from topas.enginebench.results import RequestRecord
 from topas.errors import StateError
 from topas.sim.cost import EngineCosts
+from topas.sim.cost.fit import LinearFit, fit_linear
 
-__all__ = ["Fit", "fit_costs", "least_squares"]
+__all__ = ["Fit", "fit_costs"]
 
 _FEWEST = 8  # requests, to fit anything
 
@@ -108,22 +109,21 @@ def fit_costs(runs: Sequence[Sequence[RequestRecord]], kv_capacity: int) -> Fit:
         raise StateError(
             f"calibration: {len(decode)} requests have the engine's times, {_FEWEST} are needed"
         )
-    per_request, per_token, prefill_error = _solve(prefill)
-    per_step, per_context, decode_error = _solve(decode)
+    batch, step = _solve(prefill), _solve(decode)
     return Fit(
         costs=EngineCosts(
             kv_capacity=kv_capacity,
             kv_bytes_per_token=1.0,
-            swap_bytes_per_s=1.0 / max(per_token, 1e-12),
-            decode_fixed_s=per_step,
-            decode_s_per_context_token=per_context,
-            prefill_fixed_s=per_request,
-            prefill_s_per_token=per_token,
+            swap_bytes_per_s=1.0 / max(batch.second, 1e-12),
+            decode_fixed_s=step.first,
+            decode_s_per_context_token=step.second,
+            prefill_fixed_s=batch.first,
+            prefill_s_per_token=batch.second,
         ),
         batches=len(prefill),
         requests=len(decode),
-        prefill_error=prefill_error,
-        decode_error=decode_error,
+        prefill_error=batch.error,
+        decode_error=step.error,
     )
 
 
@@ -174,44 +174,7 @@ def _decode_clock(
     return lambda at: np.interp(at, times, shown)
 
 
-def _solve(rows: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:
+def _solve(rows: Sequence[tuple[float, float, float]]) -> LinearFit:
     """The two coefficients, and the error relative to the mean."""
     table = np.array(rows, dtype=np.float64)
-    x, y = table[:, :2], table[:, 2]
-    found = least_squares(x, y)
-    left = y - x @ found
-    return float(found[0]), float(found[1]), float(np.sqrt(np.mean(left**2)) / y.mean())
-
-
-def least_squares(
-    x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    """Least squares with coefficients of at least zero.
-
-    Columns are few, so each subset of them is tried.
-
-    Parameters
-    ----------
-    x : array of shape (n, k)
-        The columns, none negative.
-    y : array of shape (n,)
-        What they add up to.
-
-    Returns
-    -------
-    array of shape (k,)
-        The coefficients.
-    """
-    columns = x.shape[1]
-    best, least = np.zeros(columns), float(y @ y)
-    for subset in range(1, 1 << columns):
-        chosen = [i for i in range(columns) if subset >> i & 1]
-        scale = np.maximum(np.abs(x[:, chosen]).max(axis=0), 1e-300)
-        part = np.linalg.lstsq(x[:, chosen] / scale, y, rcond=None)[0] / scale
-        if (part < 0.0).any():
-            continue
-        left = y - x[:, chosen] @ part
-        if float(left @ left) < least:
-            best, least = np.zeros(columns), float(left @ left)
-            best[chosen] = part
-    return best
+    return fit_linear(table[:, :2], table[:, 2])

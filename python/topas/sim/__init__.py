@@ -5,7 +5,7 @@ Needs numpy only. :mod:`topas.sim.trace` also needs pydantic and :mod:`topas.sim
 """
 
 from topas.sim.builtin import BUILTIN_WORKLOADS, Lengths, make_workload, poisson_arrivals
-from topas.sim.cost import EngineCosts
+from topas.sim.cost import EngineCosts, engine_costs
 from topas.sim.engine import Engine
 from topas.sim.metrics import RunMetrics, summarise
 from topas.sim.options import EngineOptions
@@ -29,6 +29,7 @@ __all__ = [
     "Workload",
     "best_baseline",
     "compare",
+    "engine_costs",
     "make_workload",
     "poisson_arrivals",
     "run_policy",
