@@ -64,6 +64,8 @@ def test_a_chunk_holds_several_requests_and_cuts_the_last() -> None:
     # all 200 in one pass
     wide = dataclasses.replace(CHUNKED, chunked_prefill_tokens=200)
     assert _times(requests, wide, FIXED) == [pytest.approx(6.5)] * 2
+    # whole prefills: 150 and 50
+    assert _times(requests, EngineOptions(), FIXED) == [pytest.approx(7.0)] * 2
     # passes of 70, 70 and 60
     narrow = dataclasses.replace(CHUNKED, chunked_prefill_tokens=70)
     assert _times(requests, narrow, FIXED) == [pytest.approx(7.5)] * 2
@@ -96,6 +98,15 @@ def test_a_mixed_step_decodes_beside_the_chunk() -> None:
     assert _times([("A", 0.0, 50, 4), ("A", 1.0, 250, 2)], MIXED) == [
         pytest.approx(7.0),
         pytest.approx(9.0),
+    ]
+
+
+def test_decoded_tokens_count_into_the_chunk() -> None:
+    # the second's 199 tokens do not go into two steps beside a decoded token: steps from 1.5 to
+    # 3.49, 5.48 and, with one token, 6.49, where the first is done; the second decodes to 8.49
+    assert _times([("A", 0.0, 50, 4), ("A", 1.0, 199, 2)], MIXED) == [
+        pytest.approx(6.49),
+        pytest.approx(8.49),
     ]
 
 
@@ -285,17 +296,20 @@ def test_the_clock_never_goes_back_when_decisions_are_slow() -> None:
     assert policy.times == sorted(policy.times)
 
 
-def test_transfers_end_while_the_policy_decides() -> None:
+@pytest.mark.parametrize(("arrival_s", "end_s"), [(6.5, 10.5), (5.0, 10.0)])
+def test_transfers_and_arrivals_while_the_policy_decides(arrival_s: float, end_s: float) -> None:
     def answer(now: float, view: QueueView) -> Plan:
         return keep(view, admit=[request.id for request in view.waiting])
 
     options = EngineOptions(charge_decisions_s=2.0)
-    workload = singles({"P": 100, "Q": 100}, [("P", 0.0, 0, 1), ("Q", 6.5, 0, 1)])
-    result = Engine(workload, Scripted(answer), ROUND_COSTS, options).run()
+    workload = singles({"P": 100, "Q": 100}, [("P", 0.0, 0, 1), ("Q", arrival_s, 0, 1)])
+    policy = Scripted(answer)
+    result = Engine(workload, policy, ROUND_COSTS, options).run()
     # P: decision to 2, prefix to 3, step to 4; a decision to 6 drops P, which is copied out to 7.
-    # Q: decision from 6.5 to 8.5, prefix to 9.5, step
-    assert result.finish_s == {0: pytest.approx(4.0), 1: pytest.approx(10.5)}
+    # Q: decision from 6.5 (or from 6, as it came during a decision) for 2 s, prefix 1 s, step
+    assert result.finish_s == {0: pytest.approx(4.0), 1: pytest.approx(end_s)}
     assert result.counters.offloads == 2
+    assert policy.asked == sorted(policy.asked)
 
 
 def test_modes_reach_the_built_in_workloads() -> None:
