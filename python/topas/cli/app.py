@@ -8,6 +8,7 @@ import typer
 
 import topas
 from topas.cli.bench_engine import bench_engine
+from topas.cli.convert_trace import convert_trace
 from topas.cli.decide import decide
 from topas.cli.explain import explain
 from topas.cli.profiles import profiles
@@ -48,3 +49,4 @@ app.command()(simulate)
 app.command()(reproduce)
 app.command()(profiles)
 app.command()(bench_engine)
+app.command()(convert_trace)

@@ -14,6 +14,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from topas.cli import engine_options
+from topas.cli.workloads import (
+    BlockTokens,
+    MaxLoops,
+    TraceFormat,
+    TraceScaleName,
+    WorkflowName,
+    Workflows,
+    build_workload,
+)
 from topas.config import Config
 from topas.errors import ConfigError
 from topas.policies import POLICY_NAMES, parse_policies
@@ -22,17 +31,18 @@ from topas.sim import (
     Comparison,
     EngineCosts,
     EngineOptions,
-    Lengths,
     Workload,
     compare,
-    make_workload,
 )
 from topas.sim.report import notes, to_json, to_tables
-from topas.sim.trace import TraceScale, load_trace
 
 __all__ = ["simulate"]
 
 _SET_BY_ENGINE = ("kv_capacity_tokens", "max_running_requests", "redo_model")
+_POLICIES_HELP = (
+    "'all', 'all+host' or with commas; a baseline takes +host or +host:TOKENS. "
+    f"Known: {', '.join(POLICY_NAMES)}."
+)
 _NOTES_SHOWN = 40
 _PLAIN_WIDTH = 160
 
@@ -45,12 +55,12 @@ def simulate(
     workload: Annotated[
         str | None, typer.Argument(help=f"Built-in workload: {', '.join(BUILTIN_WORKLOADS)}.")
     ] = None,
-    trace: Annotated[Path | None, _option("Trace file (JSON lines) to run instead.")] = None,
+    trace: Annotated[Path | None, _option("Trace file to run instead.")] = None,
     rate: Annotated[
         float | None, _option("Poisson arrivals a second. (built-in: 0.1; trace: its own times)")
     ] = None,
     tasks: Annotated[int | None, _option("Tasks of a built-in workload. (100)")] = None,
-    policies: Annotated[str, _option(f"'all' or with commas: {', '.join(POLICY_NAMES)}.")] = "all",
+    policies: Annotated[str, _option(_POLICIES_HELP)] = "all",
     seed: Annotated[int, _option("Seed of arrivals, lengths and waits.")] = 0,
     json: Annotated[bool, _option("Print JSON instead of the table.", "--json")] = False,
     capacity: engine_options.Capacity = None,
@@ -79,6 +89,12 @@ def simulate(
     max_rounds: Annotated[int | None, _option("Trace: rounds a stage, 0: all. (8)")] = None,
     token_scale: Annotated[float | None, _option("Trace: factor on tokens. (0.2)")] = None,
     max_tool_wait: Annotated[float | None, _option("Trace: longest wait, s. (60)")] = None,
+    trace_format: TraceFormat = None,
+    trace_scale: TraceScaleName = None,
+    block_tokens: BlockTokens = None,
+    workflows: Workflows = None,
+    workflow: WorkflowName = None,
+    max_loops: MaxLoops = None,
 ) -> None:
     """Simulate one LLM engine under several scheduling policies, all with the same arrivals.
 
@@ -87,57 +103,10 @@ def simulate(
     """
     given = {name: value for name, value in locals().items() if value is not None}
     names = parse_policies(policies)
-    built = _from_trace(given) if trace is not None else _from_name(given)
+    built = build_workload(given)
     options = engine_options.options_of(given)
     fields = _config_fields(config or [])
     _show(_run(built, names, engine_options.costs_of(given), options, fields), json)
-
-
-_BUILTIN_ONLY = ("workload", "tasks", "input_tokens", "output_tokens", "prefix_tokens")
-_TRACE_ONLY = ("sessions", "max_stages", "max_rounds", "token_scale", "max_tool_wait")
-
-
-def _refuse(given: Mapping[str, Any], names: Sequence[str], why: str) -> None:
-    for name in names:
-        if name in given:
-            option = name if name == "workload" else "--" + name.replace("_", "-")
-            raise ConfigError(f"{option}: {why}")
-
-
-def _from_trace(given: Mapping[str, Any]) -> Workload:
-    _refuse(given, _BUILTIN_ONLY, "is for built-in workloads, not for --trace")
-    scale = {name: given[name] for name in _TRACE_ONLY if name in given}
-    if scale.get("max_rounds") == 0:
-        scale["max_rounds"] = None
-    if "max_tool_wait" in scale:
-        scale["max_tool_wait_s"] = scale.pop("max_tool_wait")
-    return load_trace(
-        given["trace"], scale=TraceScale(**scale), rate=given.get("rate"), seed=given["seed"]
-    )
-
-
-def _from_name(given: Mapping[str, Any]) -> Workload:
-    _refuse(given, _TRACE_ONLY, "is for --trace only")
-    if "workload" not in given:
-        known = ", ".join(BUILTIN_WORKLOADS)
-        raise ConfigError(f"workload: name one of {known}, or give --trace FILE")
-    lengths = {name: given[name] for name in ("input_tokens", "output_tokens") if name in given}
-    if "prefix_tokens" in given:
-        lengths["prefix_tokens"] = _integers("prefix_tokens", given["prefix_tokens"])
-    return make_workload(
-        given["workload"],
-        tasks=given.get("tasks", 100),
-        rate=given.get("rate", 0.1),
-        seed=given["seed"],
-        lengths=Lengths(**lengths),
-    )
-
-
-def _integers(name: str, text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(f"{name}: must be integers with commas, got {text!r}") from None
 
 
 def _config_fields(settings: Sequence[str]) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from topas.sim.trace import TraceRow
+    from topas.sim.trace.rows import TraceRow
 
-__all__ = ["Segment", "Session", "assemble"]
+__all__ = ["Errors", "Segment", "Session", "assemble", "static_prefixes"]
 
+#: What is wrong, with the number of the line.
 Errors = list[tuple[int, str]]
 
 
@@ -111,3 +112,19 @@ def _sort(
         sorter.done(name)
         ready.extend(sorter.get_ready())
     return ordered
+
+
+def static_prefixes(sessions: list[Session]) -> dict[str, int]:
+    """Static prefix of each agent as recorded, tokens: the smallest that a stage of it shows."""
+    prefixes: dict[str, int] = {}
+    for session in sessions:
+        for segment in session.segments:
+            known = [r.static_prefix_tokens for r in segment.rows]
+            found = [tokens for tokens in known if tokens is not None]
+            if not found:
+                found = [segment.rows[0].input_tokens]
+                if len(segment.rows) > 1:
+                    found.append(segment.rows[1].shared_tokens)
+            least = min(found)
+            prefixes[segment.agent] = min(prefixes.get(segment.agent, least), least)
+    return prefixes
