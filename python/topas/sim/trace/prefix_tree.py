@@ -107,10 +107,15 @@ class PrefixTree:
         return path
 
     def _branching(self, node: int) -> int:
-        """Different continuations: by the next full block, and conversations that end here."""
+        """Different continuations: by the next full block, and conversations that end here.
+
+        One of those that end here may be an earlier turn of one that goes on.
+        """
         known = self._branches.get(node)
         if known is None:
-            known = len(self._children[node]) + _conversations(self._ends.get(node, []))
+            known = len(self._children[node])
+            ending = _conversations(self._ends.get(node, []))
+            known += max(ending - 1, 0) if known else ending
             self._branches[node] = known
         return known
 
