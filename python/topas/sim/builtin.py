@@ -8,7 +8,6 @@ run starts with the same tasks.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from topas.errors import ConfigError
 from topas.sim.checks import check_int, check_number
+from topas.sim.draws import lognormal_tokens, stream
 from topas.sim.workload import Round, StageShape, Task, WorkflowShape, Workload
 
 __all__ = ["BUILTIN_WORKLOADS", "Lengths", "make_workload", "poisson_arrivals"]
@@ -155,10 +155,6 @@ _TOOL_RESULT_TOKENS = 200
 _MAX_ROUNDS = 8
 
 
-def _stream(seed: int, purpose: int, task: int = 0) -> np.random.Generator:
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, purpose, task])))
-
-
 def poisson_arrivals(count: int, rate: float, seed: int) -> list[float]:
     """Arrivals of a Poisson process from 0 on, seconds; the same gaps for each rate, scaled.
 
@@ -179,15 +175,8 @@ def poisson_arrivals(count: int, rate: float, seed: int) -> list[float]:
     check_int("tasks", count, minimum=1)
     check_number("rate", rate, above=True)
     check_int("seed", seed, minimum=0)
-    gaps = _stream(seed, _ARRIVALS).standard_exponential(count)
+    gaps = stream(seed, _ARRIVALS).standard_exponential(count)
     return [float(arrival) for arrival in np.cumsum(gaps) / rate]
-
-
-def _vary(mean: float, sigma: float, draw: np.random.Generator) -> int:
-    """A lognormal length of the given mean, at least 1; the mean where nothing varies."""
-    if sigma == 0.0:
-        return max(round(mean), 1)
-    return max(round(mean * math.exp(sigma * draw.standard_normal() - 0.5 * sigma * sigma)), 1)
 
 
 def _rounds(stage: StageShape, recipe: _Recipe, draw: np.random.Generator) -> tuple[Round, ...]:
@@ -197,9 +186,9 @@ def _rounds(stage: StageShape, recipe: _Recipe, draw: np.random.Generator) -> tu
     history = 0
     rounds = []
     for index in range(count):
-        fresh = _vary(stage.input_tokens, recipe.input_sigma, draw) if index == 0 else 0
+        fresh = lognormal_tokens(stage.input_tokens, recipe.input_sigma, draw) if index == 0 else 0
         history += fresh
-        output = _vary(stage.output_tokens, recipe.output_sigma, draw)
+        output = lognormal_tokens(stage.output_tokens, recipe.output_sigma, draw)
         wait = recipe.tool_wait_s * float(draw.standard_exponential()) if index else 0.0
         rounds.append(Round(history, output, wait))
         history += output + _TOOL_RESULT_TOKENS
@@ -257,7 +246,7 @@ def make_workload(
     arrivals = poisson_arrivals(tasks, rate, seed)
     built = []
     for index, arrival in enumerate(arrivals):
-        draw = _stream(seed, _LENGTHS, index)
+        draw = stream(seed, _LENGTHS, index)
         rounds = tuple(_rounds(stage, recipe, draw) for stage in stages)
         built.append(Task(index, arrival, name, rounds))
     agents = _prefixes(recipe, lengths)

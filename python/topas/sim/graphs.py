@@ -12,9 +12,8 @@ A policy is told the drawn DAG of a task on its arrival, as it is with recorded 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from topas.errors import ConfigError, WorkflowError
 from topas.sim.builtin import poisson_arrivals
 from topas.sim.checks import check_int, check_number
+from topas.sim.draws import lognormal_tokens, stream
 from topas.sim.graph_unroll import (
     GraphEdge,
     GraphNode,
@@ -217,20 +217,14 @@ def make_graph_workload(
         The workflow never calls the model.
     """
     options = options or GraphOptions()
-    if name != "all" and name not in graphs:
-        raise ConfigError(f"workflow: unknown {name!r}, known are all, {', '.join(graphs)}")
-    asked = list(graphs.values()) if name == "all" else [graphs[name]]
-    chosen = [graph for graph in asked if graph.calls_model]
-    if not chosen:
-        kinds = ", ".join(sorted({node.kind for graph in asked for node in graph.nodes}))
-        raise WorkflowError(f"workflow {name!r} never calls the model: its nodes are {kinds}")
+    chosen, left_out = _chosen(graphs, name)
     arrivals = poisson_arrivals(tasks, rate, seed)
-    which = _stream(seed, _WHICH, 0)
+    which = stream(seed, _WHICH)
     shapes = _Shapes(options)
     built = []
     for index, arrival in enumerate(arrivals):
         graph = chosen[int(which.integers(len(chosen)))] if len(chosen) > 1 else chosen[0]
-        draw = _stream(seed, _RUN, index)
+        draw = stream(seed, _RUN, index)
         stages = _draw_run(graph, draw, options)
         rounds = tuple((_round(stage, draw, options),) for stage in stages)
         built.append(Task(index, arrival, shapes.name_of(graph, stages), rounds))
@@ -239,21 +233,26 @@ def make_graph_workload(
         "rate": rate,
         "seed": seed,
         "workflow": name,
-        "input_tokens": options.input_tokens,
-        "output_tokens": options.output_tokens,
-        "base_prefix_tokens": options.base_prefix_tokens,
+        **asdict(options),
         "chars_per_token": CHARS_PER_TOKEN,
-        "max_loops": options.max_loops,
-        "tool_wait_s": options.tool_wait_s,
-        "human_wait_s": options.human_wait_s,
         "shapes": len(shapes.workflows),
-        "skipped": {graph.name: "never calls the model" for graph in asked if graph not in chosen},
+        "skipped": dict.fromkeys(left_out, "never calls the model"),
     }
     return Workload(name, shapes.agents, shapes.workflows, tuple(built), parameters)
 
 
-def _stream(seed: int, purpose: int, task: int) -> np.random.Generator:
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, purpose, task])))
+def _chosen(
+    graphs: Mapping[str, WorkflowGraph], name: str
+) -> tuple[list[WorkflowGraph], list[str]]:
+    """The graphs of that name that call the model, and the names of the others."""
+    if name != "all" and name not in graphs:
+        raise ConfigError(f"workflow: unknown {name!r}, known are all, {', '.join(graphs)}")
+    asked = list(graphs.values()) if name == "all" else [graphs[name]]
+    chosen = [graph for graph in asked if graph.calls_model]
+    if not chosen:
+        kinds = ", ".join(sorted({node.kind for graph in asked for node in graph.nodes}))
+        raise WorkflowError(f"workflow {name!r} never calls the model: its nodes are {kinds}")
+    return chosen, [graph.name for graph in asked if not graph.calls_model]
 
 
 def _draw_run(
@@ -270,15 +269,10 @@ def _draw_run(
 
 def _round(stage: UnrolledStage, draw: np.random.Generator, options: GraphOptions) -> Round:
     return Round(
-        _vary(options.input_tokens, 0.3, draw),
-        _vary(options.output_tokens, 0.5, draw),
+        lognormal_tokens(options.input_tokens, 0.3, draw),
+        lognormal_tokens(options.output_tokens, 0.5, draw),
         stage.wait_s,
     )
-
-
-def _vary(mean: int, sigma: float, draw: np.random.Generator) -> int:
-    """A lognormal length of the given mean, at least 1."""
-    return max(round(mean * math.exp(sigma * draw.standard_normal() - 0.5 * sigma * sigma)), 1)
 
 
 class _Shapes:

@@ -72,16 +72,7 @@ def to_rows(
     """
     order = _order(requests)
     agents = _Agents(tree)
-    stages: dict[int, _Stage] = {}
-    for request in order:
-        before = request.parents[0] if len(request.parents) == 1 else None
-        stage = stages[before.line] if before is not None else None
-        if before is None or stage is None or not _goes_on(before, request, stage):
-            agent, blocks = agents.of(request)
-            name = request.id or f"line-{request.line}"
-            stage = _Stage(name, agent, blocks, [])
-        stage.rounds.append(request)
-        stages[request.line] = stage
+    stages = _stages(order, agents)
     times = _times(order)
     rows = []
     for name, members in _tasks(requests).items():
@@ -101,6 +92,21 @@ def to_rows(
         ),
     }
     return rows, facts
+
+
+def _stages(order: list[Request], agents: _Agents) -> dict[int, _Stage]:
+    """The stage of each request, by its line."""
+    stages: dict[int, _Stage] = {}
+    for request in order:
+        before = request.parents[0] if len(request.parents) == 1 else None
+        stage = stages[before.line] if before is not None else None
+        if before is None or stage is None or not _goes_on(before, request, stage):
+            agent, blocks = agents.of(request)
+            name = request.id or f"line-{request.line}"
+            stage = _Stage(name, agent, blocks, [])
+        stage.rounds.append(request)
+        stages[request.line] = stage
+    return stages
 
 
 class _Agents:
