@@ -98,6 +98,21 @@ def test_a_loop_inside_a_loop() -> None:
         assert sum(graph.nodes[s.node].id == "C" for s in stages) <= 4
 
 
+def test_an_edge_out_of_a_loop_ends_it_at_once() -> None:
+    graph = _graph("A:agent B:agent", ["A>A", "A>B"])
+    assert _shape(_run(graph)) == [("A", []), ("B", ["A"])]
+
+
+def test_what_a_loop_left_behind_does_not_reach_its_next_pass() -> None:
+    graph = _graph("A:agent B:agent C:agent D:agent", ["A>B", "B>C", "C>B", "C>D", "D>A"])
+    assert _shape(_run(graph, loops=2))[4:] == [
+        ("A (2)", ["D"]),
+        ("B (2)", ["A (2)"]),
+        ("C (2)", ["B (2)"]),
+        ("D (2)", ["C (2)"]),
+    ]
+
+
 def test_a_cycle_without_an_entry_begins_at_its_first_agent() -> None:
     graph = _graph("P:python A:agent B:agent", ["P>A", "A>B", "B?P"])
     assert _shape(_run(graph, loops=1)) == [("A", []), ("B", ["A"])]
@@ -225,6 +240,17 @@ def test_a_wrong_file_is_named(
     file.write_text(json.dumps(workflows))
     with pytest.raises(WorkflowError, match=message):
         load_graphs(file)
+
+
+def test_of_two_edges_between_nodes_the_one_that_always_fires_decides(tmp_path: Path) -> None:
+    file = tmp_path / "graphs.json"
+    workflows = _good()
+    edge = workflows[0]["edges"][0]
+    for second in ({**edge, "conditional": True}, {**edge, "trigger": False}):
+        for edges in ([edge, second], [second, edge]):
+            workflows[0]["edges"] = edges
+            file.write_text(json.dumps(workflows))
+            assert load_graphs(file)["one"].edges == (GraphEdge(0, 1, conditional=False),)
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:

@@ -67,6 +67,11 @@ def test_heads_that_many_share_are_agents_and_extensions_are_turns(tmp_path: Pat
     assert [task.arrival_s for task in workload.tasks] == [0.0, 1.0, 2.0, 3.0, 9.5]
 
 
+def test_a_request_that_ends_in_the_static_prefix_is_continued_by_none(tmp_path: Path) -> None:
+    rows = [_row(0, [1, 2], 1), *(_row(1000.0 * n, [1, 2, n], 5) for n in (10, 20, 30))]
+    assert [len(s) for s in _shape(_read(tmp_path, rows)).values()] == [1, 1, 1, 1]
+
+
 def test_a_conversation_is_no_static_prefix(tmp_path: Path) -> None:
     """Each turn begins with the turn before, so its head is shared; but it goes on in one way."""
     rows = [_row(1000.0 * turn, list(range(2 * turn + 1)), 1) for turn in range(6)]
@@ -205,6 +210,75 @@ def test_agentic_rows_come_back_from_a_second_file(tmp_path: Path) -> None:
     assert [len(t.sessions) for t in (trace, again)] == [1, 2]
     assert plain(trace)[:2] == plain(again)[:2]
     assert sorted(r.input_tokens for r in trace.rows) == sorted(r.input_tokens for r in again.rows)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"session_id": "child"},
+        {"session_id": "root", "prefix_reset": True},
+        {"session_id": "root", "hash_ids": [9, 9], "input_length": 20, "prefix_reset": True},
+    ],
+)
+def test_where_a_stage_ends(tmp_path: Path, fields: dict[str, Any]) -> None:
+    first = _row(0, [1, 2], request_id="a", session_id="root")
+    second = _row(1000, [1, 2, 3], request_id="b", session_id="root", wait_for=["a"])
+    assert _shape(_read(tmp_path, [first, second]))["root"] == [("a", "unshared", (), 2)]
+    two = [("a", "unshared", (), 1), ("b", "unshared", ("a",), 1)]
+    assert _shape(_read(tmp_path, [first, {**second, **fields}]))["root"] == two
+    spawned = [{**first, "branches": ["b"]}, second]
+    assert _shape(_read(tmp_path, spawned))["root"] == two
+
+
+def _compact(stage: str, agent: str, index: int, tokens: int, **fields: Any) -> dict[str, Any]:
+    row = {
+        "session": "s",
+        "stage": stage,
+        "agent": agent,
+        "round": index,
+        "after": [],
+        "input_tokens": tokens,
+        "output_tokens": 5,
+        "shared_tokens": 0,
+        "api_s": 0.0,
+        "tool_wait_s": 0.0,
+        "t": 0.0,
+        "static_prefix_tokens": 20 if agent == "main" else 0,
+    }
+    return {**row, **fields}
+
+
+def test_what_is_written(tmp_path: Path) -> None:
+    source, target = tmp_path / "compact.jsonl", tmp_path / "out.jsonl"
+    rows = [
+        _compact("m0", "main", 0, 35, tool_wait_s=1.5, api_s=1.0, t=2.0),
+        _compact("m0", "main", 1, 52, shared_tokens=50, tool_wait_s=3.0, api_s=1.0, t=5.0),
+        _compact("x", "sub", 0, 10, after=["m0"], tool_wait_s=0.5, api_s=4.0, t=6.5),
+        _compact("m1", "main", 0, 60, after=["m0", "x"], shared_tokens=40, tool_wait_s=6.0, t=12.0),
+    ]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_trace(read_trace(source), target, form="mooncake", block_tokens=BLOCK)
+    first, second, sub, third = (json.loads(line) for line in target.read_text().splitlines())
+    # blocks 0 and 1 are main's static prefix; 2 and the partial 3 are the first request's own
+    assert first == {
+        "request_id": "s/m0/0",
+        "session_id": "s/m0",
+        "input_length": 35,
+        "output_length": 5,
+        "hash_ids": [0, 1, 2, 3],
+        "timestamp": 3500.0,
+        "prefix_reset": True,
+    }
+    # of the 50 tokens said to be shared, the first request has three whole blocks
+    assert second["hash_ids"] == [0, 1, 2, 4, 5, 6]
+    assert (second["wait_for"], second["tool_wait_ms"]) == (["s/m0/0"], 3000.0)
+    assert second["branches"] == ["s/x/0"]
+    assert (sub["session_id"], sub["wait_for"], sub["hash_ids"]) == ("s/x", ["s/m0/1"], [7])
+    assert third["session_id"] == "s/m0"
+    assert third["wait_for"] == ["s/m0/1", "s/x/0"]
+    assert third["hash_ids"] == [0, 1, 2, 4, 8, 9]
+    # main waits 6 s from its own end; the sub-agent ends at 10.5 s, 1.5 s before main goes on
+    assert third["tool_wait_ms"] == 1500.0
 
 
 def test_contexts_that_share_a_head_share_an_agent(tmp_path: Path) -> None:

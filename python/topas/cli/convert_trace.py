@@ -24,11 +24,12 @@ def convert_trace(
         int, typer.Option(help="Mooncake: tokens of a block of hash_ids, read and written.")
     ] = 512,
 ) -> None:
-    """Convert a trace; what was read, written and left out is said on stderr."""
+    """Convert a trace; what was read, found, left out and written is said on stderr."""
     trace = read_trace(source, form=trace_format, block_tokens=block_tokens)
     written = write_trace(trace, target, form=to, block_tokens=block_tokens)
     left_out = ", ".join(f"{count} {reason}" for reason, count in trace.skipped.items())
+    found = "".join(f"  {name}: {value}\n" for name, value in trace.facts.items())
     sys.stderr.write(
         f"{source}: {trace.format}, {len(trace.sessions)} sessions, {len(trace.rows)} requests"
-        f"; left out: {left_out or 'none'}\n{target}: {to}, {written} lines\n"
+        f"; left out: {left_out or 'none'}\n{found}{target}: {to}, {written} lines\n"
     )

@@ -1,7 +1,7 @@
 """A simulator: one LLM engine made of arithmetic, driven by the same policies as a real one.
 
-Needs numpy only. :mod:`topas.sim.trace` also needs pydantic and :mod:`topas.sim.report` rich
-(``pip install topas[sim]``); they are not imported here.
+Needs numpy only. :mod:`topas.sim.trace` and :mod:`topas.sim.graphs` also need pydantic and
+:mod:`topas.sim.report` rich (``pip install topas[sim]``); they are not imported here.
 """
 
 from topas.sim.builtin import BUILTIN_WORKLOADS, Lengths, make_workload, poisson_arrivals
