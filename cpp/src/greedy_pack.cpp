@@ -351,6 +351,26 @@ void GreedyPack::choose_emission(Allocation& out) const {
   out.terms = best->terms;
 }
 
+double GreedyPack::density_left() const {
+  constexpr auto kAny = std::numeric_limits<std::int64_t>::max();
+  const auto place = order_.next(0, kAny, [](const Ranked&) { return true; });
+  double densest = place < order_.size() ? std::max(order_[place].option.density, 0.0) : 0.0;
+  for (const Option& option : loose_) {
+    densest = std::max(densest, option.density);
+  }
+  return densest;
+}
+
+double GreedyPack::density_after(std::int64_t tokens) const noexcept {
+  for (const Ranked& ranked : order_.all()) {
+    tokens -= ranked.kv_tokens;
+    if (tokens < 0) {
+      return std::max(ranked.option.density, 0.0);
+    }
+  }
+  return 0.0;
+}
+
 double GreedyPack::gain_after(std::uint32_t request, std::uint32_t admitted) {
   clear_tasks();
   complete_running();

@@ -57,6 +57,12 @@ class GreedyPack {
   /// g * marginal of a waiting request after the first `admitted` admissions of the last pack(), seconds.
   [[nodiscard]] double gain_after(std::uint32_t request, std::uint32_t admitted);
 
+  /// What the next token of room would gain in the set of the last pack(), about: the largest density that it left.
+  [[nodiscard]] double density_left() const;
+  /// The density of the waiting request at which the best of all agents, each alone, have taken so many tokens; 0 if
+  /// they take less.
+  [[nodiscard]] double density_after(std::int64_t tokens) const noexcept;
+
   /// Free tokens and slots of the last pack() after its first `admitted` admissions.
   [[nodiscard]] std::int64_t room_after(std::uint32_t admitted) const;
   [[nodiscard]] std::int64_t slots_after(std::uint32_t admitted) const noexcept { return first_slots_ - admitted; }

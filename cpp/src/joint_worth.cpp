@@ -13,71 +13,50 @@ namespace topas::detail {
 
 namespace {
 
-/// Requests that are admitted together.
-struct Bundle {
-  double gain = 0.0;
-  std::int64_t tokens = 0;
-  std::int64_t slots = 0;
-};
+/// Of the density: sets leave more room than the one it is of, or less.
+constexpr std::array<double, kPrices> kAround{1.0, 0.6, 1.3, 2.0};
 
-/// What the last of the best bundles that fill `room` gains for each unit of its `size`; 0 when all fit.
-double marginal_value(const std::vector<Bundle>& best_first, double room, std::int64_t Bundle::* size) {
-  for (const Bundle& bundle : best_first) {
-    room -= static_cast<double>(bundle.*size);
-    if (room < 0.0) {
-      return bundle.gain / static_cast<double>(bundle.*size);
+/// What the last of the tasks gains that fill so many slots, for each slot; the best first.
+double gain_of_last_slot(const Instance& instance, const GreedyPack& pack, std::int64_t slots) {
+  struct Bundle {
+    double gain = 0.0;
+    std::int64_t slots = 0;
+    [[nodiscard]] double each() const noexcept { return gain / static_cast<double>(slots); }
+  };
+  std::vector<Bundle> bundles;
+  for (const auto task : instance.waiting_tasks) {
+    bundles.push_back({pack.most_gain_of(task), instance.tasks[task].waiting.size()});
+  }
+  std::sort(bundles.begin(), bundles.end(), [](const Bundle& a, const Bundle& b) { return a.each() > b.each(); });
+  for (const Bundle& bundle : bundles) {
+    slots -= bundle.slots;
+    if (slots < 0) {
+      return bundle.each();
     }
   }
   return 0.0;
 }
 
-void sort_by_value(std::vector<Bundle>& bundles, std::int64_t Bundle::* size) {
-  std::sort(bundles.begin(), bundles.end(), [size](const Bundle& a, const Bundle& b) {
-    return a.gain * static_cast<double>(b.*size) > b.gain * static_cast<double>(a.*size);
-  });
-}
-
 }  // namespace
 
-Prices choose_prices(const Instance& instance, const GreedyPack& pack) {
-  Prices prices{};
-  std::vector<Bundle> bundles;
-  for (const auto at : instance.waiting_tasks) {
-    const TaskView& task = instance.tasks[at];
-    Bundle bundle{pack.most_gain_of(at)};
-    for (auto place = task.waiting.begin; place < task.waiting.end; ++place) {
-      bundle.tokens += instance.waiting[instance.waiting_of_tasks[place]].kv_tokens;
-      ++bundle.slots;
-    }
-    bundles.push_back(bundle);
-  }
-  sort_by_value(bundles, &Bundle::tokens);
-  std::int64_t taken = 0;
-  for (const AgentView& agent : instance.agents) {
-    taken += agent.resident ? agent.prefix_tokens + agent.running_kv : 0;
-  }
-  const std::int64_t capacity = instance.config->kv_capacity_tokens;
-  const auto room = static_cast<double>(std::max(capacity - taken, capacity / 8));
-  constexpr std::array kShares{0.5, 2.0, 8.0};
-  static_assert(kShares.size() < kPrices);
-  for (std::size_t at = 0; at < kShares.size(); ++at) {
-    prices[at].token = marginal_value(bundles, kShares[at] * room, &Bundle::tokens);
+Prices choose_prices(const Instance& instance, const GreedyPack& pack, double density) {
+  Prices prices;
+  for (std::size_t price = 0; price < kPrices; ++price) {
+    prices.token[price] = kAround[price] * density;
   }
   const auto slots = instance.slots_beside(0);
   if (slots < std::ssize(instance.waiting)) {
-    sort_by_value(bundles, &Bundle::slots);
-    prices[kShares.size() - 1] = {0.0, marginal_value(bundles, static_cast<double>(slots), &Bundle::slots)};
+    prices.token.back() = 0.0;
+    prices.slot.back() = gain_of_last_slot(instance, pack, slots);
   }
   return prices;
 }
 
-JointWorth::JointWorth(const Instance& instance, const GreedyPack& pack, const Prices& prices, std::vector<Worth> apart,
-                       PathScratch& scratch)
+JointWorth::JointWorth(const Instance& instance, const GreedyPack& pack, const Prices& prices,
+                       std::span<const std::uint32_t> tasks, std::vector<Worth> apart, PathScratch& scratch)
     : instance_(instance), prices_(prices), apart_(std::move(apart)), inside_(instance.agents.size(), 0) {
-  for (const auto at : instance.waiting_tasks) {
-    if (counts(pack, instance.tasks[at])) {
-      add_jointly(instance.tasks[at], scratch);
-    }
+  for (const auto task : tasks) {
+    add_jointly(instance.tasks[task], scratch);
   }
   charge_covers(pack);
   index_groups();
@@ -94,7 +73,7 @@ void JointWorth::charge_covers(const GreedyPack& pack) {
       double best = -std::numeric_limits<double>::infinity();
       for (auto request = agent.waiting.begin; request < agent.waiting.end; ++request) {
         const auto tokens = static_cast<double>(instance_.waiting[request].kv_tokens);
-        best = std::max(best, prices_[price].left_of(pack.most_gain(request), tokens));
+        best = std::max(best, prices_.left_of(price, pack.most_gain(request), tokens));
       }
       apart_[at][price] += std::min(best, 0.0);
     }
@@ -116,35 +95,33 @@ void JointWorth::list_siblings(const TaskView& task) {
             [](const Sibling& a, const Sibling& b) { return std::tie(a.agent, a.bit) < std::tie(b.agent, b.bit); });
 }
 
-JointWorth::Takes JointWorth::with(Takes takes, const Sibling& sibling) noexcept {
-  const std::size_t bit = std::size_t{1} << sibling.bit;
-  takes.completed |= bit;
-  takes.running |= sibling.waiting ? 0 : bit;
-  takes.tokens += static_cast<double>(sibling.kv_tokens);
-  takes.slots += sibling.waiting ? 1.0 : 0.0;
-  return takes;
+/// What every set of siblings completes, gains and takes.
+void JointWorth::take_sets(const TaskView& task, std::span<const double> gains) {
+  const std::size_t sets = std::size_t{1} << siblings_.size();
+  completes_.assign(sets, {});
+  gains_.assign(sets, 0.0);
+  tokens_.assign(sets, 0.0);
+  slots_.assign(sets, 0.0);
+  for (std::size_t set = 1; set < sets; ++set) {
+    const Sibling& sibling = siblings_[static_cast<std::size_t>(std::countr_zero(set))];
+    const std::size_t without = set & (set - 1);
+    const std::size_t bit = std::size_t{1} << sibling.bit;
+    const Completes completes{completes_[without].all | bit, completes_[without].running | (sibling.waiting ? 0 : bit)};
+    completes_[set] = completes;
+    tokens_[set] = tokens_[without] + static_cast<double>(sibling.kv_tokens);
+    slots_[set] = slots_[without] + (sibling.waiting ? 1.0 : 0.0);
+    gains_[set] = task.age_factor * (gains[completes.all] - gains[completes.running]);
+  }
 }
 
 /// For every set of siblings that may be served: what the best choice among the waiting ones is worth, given that the
 /// running ones complete.
 void JointWorth::add_jointly(const TaskView& task, PathScratch& scratch) {
   list_siblings(task);
-  const auto gains = task.model->gains_of_sets(scratch);
-  const std::size_t sets = std::size_t{1} << siblings_.size();
+  take_sets(task, task.model->gains_of_sets(scratch));
+  const std::size_t sets = gains_.size();
   worth_.resize(sets * kPrices);
-  takes_.resize(sets);
-  takes_[0] = {};
-  for (std::size_t set = 0; set < sets; ++set) {
-    if (set > 0) {
-      const Sibling& sibling = siblings_[static_cast<std::size_t>(std::countr_zero(set))];
-      takes_[set] = with(takes_[set & (set - 1)], sibling);
-    }
-    const Takes& takes = takes_[set];
-    const double gain = task.age_factor * (gains[takes.completed] - gains[takes.running]);
-    for (std::size_t price = 0; price < kPrices; ++price) {
-      worth_[set * kPrices + price] = std::max(prices_[price].left_of(gain, takes.tokens, takes.slots), 0.0);
-    }
-  }
+  leave_of_gains(worth_.data(), gains_.data(), tokens_.data(), slots_.data(), sets, prices_.token, prices_.slot);
   for (std::size_t at = 0; at < siblings_.size(); ++at) {
     if (siblings_[at].waiting) {  // it need not be admitted; a running one completes
       raise_to_smaller_sets(worth_.data(), sets, std::size_t{1} << at, kPrices);

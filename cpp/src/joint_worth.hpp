@@ -12,26 +12,25 @@
 
 namespace topas::detail {
 
-/// What a token and a slot cost, seconds.
-struct Price {
-  double token = 0.0;
-  double slot = 0.0;
+inline constexpr std::size_t kPrices = 4;
 
-  /// What is left of a gain for so many tokens and slots.
-  [[nodiscard]] double left_of(double gain, double tokens, double slots = 1.0) const noexcept {
-    return gain - (token * tokens + slot * slots);
+/// What a token and a slot cost, seconds, several times.
+struct Prices {
+  std::array<double, kPrices> token{};
+  std::array<double, kPrices> slot{};
+
+  /// What a price leaves of a gain for so many tokens and slots.
+  [[nodiscard]] double left_of(std::size_t price, double gain, double tokens, double slots = 1.0) const noexcept {
+    return gain - (token[price] * tokens + slot[price] * slots);
   }
 };
 
-inline constexpr std::size_t kPrices = 4;
-using Prices = std::array<Price, kPrices>;
 /// What something is worth at each price: its gain less what it takes, no less than nothing.
 using Worth = std::array<double, kPrices>;
 
-/// Prices at which the best requests fill the room beside the present prefixes, or so many times of it: a set serves
-/// only some agents, and siblings rarely gain as much for their tokens as all of them together. Where slots are few
-/// they get a price. The last price is nothing.
-[[nodiscard]] Prices choose_prices(const Instance& instance, const GreedyPack& pack);
+/// Prices around `density`, what the last token of room gains in a good set (seconds); where slots are few the last
+/// price is that of a slot alone.
+[[nodiscard]] Prices choose_prices(const Instance& instance, const GreedyPack& pack, double density);
 
 /// Siblings of a task gain together what none gains alone: where a model tells the gain of every set of completions,
 /// each prefix set is credited with the best choice among the siblings that it serves. Other tasks count agent by
@@ -43,9 +42,10 @@ class JointWorth {
     return pack.has_siblings(task) && task.model->tells_sets();
   }
 
-  /// `apart`: of each agent, what its requests of the other tasks are worth.
-  JointWorth(const Instance& instance, const GreedyPack& pack, const Prices& prices, std::vector<Worth> apart,
-             PathScratch& scratch);
+  /// `tasks`: those that count jointly and are worth something. `apart`: of each agent, what its requests of the other
+  /// tasks are worth.
+  JointWorth(const Instance& instance, const GreedyPack& pack, const Prices& prices,
+             std::span<const std::uint32_t> tasks, std::vector<Worth> apart, PathScratch& scratch);
 
   /// The set that the next ones are told by.
   void start_from(std::span<const std::uint32_t> members);
@@ -76,18 +76,16 @@ class JointWorth {
     std::int64_t kv_tokens = 0;
     bool waiting = false;
   };
-  /// What a set of siblings completes, and what it takes to admit those that wait.
-  struct Takes {
-    std::size_t completed = 0;
+  /// What a set of siblings completes.
+  struct Completes {
+    std::size_t all = 0;
     std::size_t running = 0;
-    double tokens = 0.0;
-    double slots = 0.0;
   };
 
   void charge_covers(const GreedyPack& pack);
   void add_jointly(const TaskView& task, PathScratch& scratch);
   void list_siblings(const TaskView& task);
-  [[nodiscard]] static Takes with(Takes takes, const Sibling& sibling) noexcept;
+  void take_sets(const TaskView& task, std::span<const double> gains);
   [[nodiscard]] Group& group_of_siblings();
   void index_groups();
 
@@ -104,7 +102,10 @@ class JointWorth {
 
   // Scratch: of one task.
   std::vector<Sibling> siblings_;
-  std::vector<Takes> takes_;
+  std::vector<Completes> completes_;  // of each set of siblings, as what follows
+  std::vector<double> gains_;         // aged
+  std::vector<double> tokens_;        // that admitting those that wait takes
+  std::vector<double> slots_;
   std::vector<double> worth_;  // kPrices for each set
 };
 

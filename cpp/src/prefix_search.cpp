@@ -61,13 +61,32 @@ const PrefixSet& Shortlist::choose() const {
 double Shortlist::bar() const noexcept { return only_empty_ ? kInfeasible : highest_; }
 
 PrefixSearch::PrefixSearch(const Instance& instance, GreedyPack& pack, Visitor visit)
-    : instance_(instance), pack_(pack), bound_(instance, pack), visit_(std::move(visit)) {
-  for (std::uint32_t agent = 0; agent < instance_.agents.size(); ++agent) {
-    if (instance_.agents[agent].resident) {
-      start_.push_back(agent);
-      start_bits_ |= agent < 64 ? std::uint64_t{1} << agent : 0;
+    : instance_(instance),
+      pack_(pack),
+      visit_(std::move(visit)),
+      start_(resident_agents(instance)),
+      started_(pack.pack(start_)),
+      bound_(instance, pack, density(instance, pack, started_)) {
+  for (const auto agent : start_) {
+    start_bits_ |= agent < 64 ? std::uint64_t{1} << agent : 0;
+  }
+}
+
+PrefixSet PrefixSearch::resident_agents(const Instance& instance) {
+  PrefixSet out;
+  for (std::uint32_t agent = 0; agent < instance.agents.size(); ++agent) {
+    if (instance.agents[agent].resident) {
+      out.push_back(agent);
     }
   }
+  return out;
+}
+
+/// What the last token of room gains: in the present set, just packed, or about, where the best requests of all agents
+/// take half of the memory.
+double PrefixSearch::density(const Instance& instance, const GreedyPack& pack, const Allocation& started) {
+  return started.feasible && !started.empty() ? pack.density_left()
+                                              : pack.density_after(instance.config->kv_capacity_tokens / 2);
 }
 
 std::optional<PrefixSet> PrefixSearch::run() {
@@ -80,9 +99,10 @@ std::optional<PrefixSet> PrefixSearch::run() {
 }
 
 /// Phi of a feasible set: the best score emitted for it.
-double PrefixSearch::evaluate(std::span<const std::uint32_t> members) {
+double PrefixSearch::evaluate(std::span<const std::uint32_t> members) { return offer(members, pack_.pack(members)); }
+
+double PrefixSearch::offer(std::span<const std::uint32_t> members, const Allocation& allocation) {
   ++evaluated_;
-  const Allocation allocation = pack_.pack(members);
   shortlist_.offer(members, allocation);
   if (visit_ && allocation.feasible) {
     visit_(members, allocation);
@@ -149,7 +169,7 @@ void PrefixSearch::evaluate_listed(const PrefixSet& base, Toggle toggle) {
 /// Every subset; the present one first, since a good one leaves little to do.
 void PrefixSearch::enumerate() {
   if (bound_.feasible(bound_.of(start_))) {
-    evaluate(start_);
+    offer(start_, started_);
   }
   listed_.clear();
   list_subsets(0, 0, {});
@@ -196,7 +216,7 @@ void PrefixSearch::search_greedily() {
 PrefixSearch::Climbed PrefixSearch::climb(const PrefixSet& start) {
   Climbed at{start, bound_.of(start), kInfeasible};
   if (bound_.feasible(at.sums) && !is_spent()) {
-    at.value = evaluate(start);
+    at.value = start == start_ ? offer(start_, started_) : evaluate(start);
   }
   const auto climb_singly = [this, &at] {
     do {

@@ -73,7 +73,10 @@ class PrefixSearch {
   /// Writes the agents in which the set of a key differs from its base to toggled_, ascending.
   using Toggle = void (PrefixSearch::*)(std::uint64_t key);
 
+  [[nodiscard]] static PrefixSet resident_agents(const Instance& instance);
+  [[nodiscard]] static double density(const Instance& instance, const GreedyPack& pack, const Allocation& started);
   double evaluate(std::span<const std::uint32_t> members);
+  double offer(std::span<const std::uint32_t> members, const Allocation& allocation);
   [[nodiscard]] bool is_needless(double upper, double bar) const;
   [[nodiscard]] bool is_spent() const;
   void list(std::uint64_t key, const Sums& sums, double bar);
@@ -94,11 +97,12 @@ class PrefixSearch {
 
   const Instance& instance_;
   GreedyPack& pack_;
-  SetBound bound_;
   Visitor visit_;
-  Shortlist shortlist_;
   PrefixSet start_;               // the resident active agents
   std::uint64_t start_bits_ = 0;  // the first 64 of them
+  Allocation started_;            // packed
+  SetBound bound_;
+  Shortlist shortlist_;
   PrefixSet trial_;
   PrefixSet toggled_;
   PrefixSet outside_;

@@ -11,6 +11,7 @@ namespace {
 
 constexpr double kSlack = 1e-9;      // of the score: far above what ties
 constexpr double kRounding = 1e-12;  // of all summands
+constexpr std::size_t kSetsOfSiblingsPerPack = 64;
 
 }  // namespace
 
@@ -28,11 +29,11 @@ SetBound::Sums& SetBound::Sums::add(const Sums& other, int times) noexcept {
   return *this;
 }
 
-SetBound::SetBound(const Instance& instance, const GreedyPack& pack)
+SetBound::SetBound(const Instance& instance, const GreedyPack& pack, double density)
     : instance_(instance),
       pack_(pack),
       capacity_(instance.config->kv_capacity_tokens),
-      prices_(choose_prices(instance, pack)),
+      prices_(choose_prices(instance, pack, density)),
       apart_(instance.agents.size(), Worth{}) {
   agents_.reserve(instance.agents.size());
   for (const AgentView& agent : instance.agents) {
@@ -61,6 +62,7 @@ void SetBound::add_worth(std::uint32_t task) {
   const TaskView& view = instance_.tasks[task];
   const double together = pack_.most_gain_of(task);
   const bool jointly = JointWorth::counts(pack_, view);
+  bool worthless = true;
   for (auto at = view.waiting.begin; at < view.waiting.end;) {
     const std::uint32_t agent = instance_.waiting[instance_.waiting_of_tasks[at]].agent;
     Worth alone{};
@@ -70,16 +72,21 @@ void SetBound::add_worth(std::uint32_t task) {
       const std::int64_t tokens = instance_.waiting[request].kv_tokens;
       least = std::min(least, tokens);
       for (std::size_t price = 0; price < kPrices; ++price) {
-        const double left = prices_[price].left_of(pack_.most_gain(request), static_cast<double>(tokens));
+        const double left = prices_.left_of(price, pack_.most_gain(request), static_cast<double>(tokens));
         alone[price] += std::max(left, 0.0);
       }
     }
     for (std::size_t price = 0; price < kPrices; ++price) {
-      const double most = std::max(prices_[price].left_of(together, static_cast<double>(least)), 0.0);
+      const double most = std::max(prices_.left_of(price, together, static_cast<double>(least)), 0.0);
       const double worth = std::min(alone[price], most);
       agents_[agent].worth[price] += worth;
       apart_[agent][price] += jointly ? 0.0 : worth;
+      worthless = worthless && worth == 0.0;
     }
+  }
+  if (jointly && !worthless) {
+    jointly_.push_back(task);
+    sets_of_siblings_ += std::size_t{1} << (view.waiting.size() + view.running.size());
   }
 }
 
@@ -99,11 +106,12 @@ bool SetBound::feasible(const Sums& set) const noexcept {
 
 double SetBound::upper(const Sums& set) const noexcept { return upper(set, set.worth, size_); }
 
-std::size_t SetBound::few() const noexcept { return joint_ ? 1 : 4 + instance_.waiting_tasks.size(); }
+/// A set of a few hundred sets of siblings takes about as long to count jointly as a prefix set takes to be packed.
+std::size_t SetBound::few() const noexcept { return joint_ ? 1 : 4 + sets_of_siblings_ / kSetsOfSiblingsPerPack; }
 
 void SetBound::start_from(std::span<const std::uint32_t> members) {
   if (!joint_) {
-    joint_ = std::make_unique<JointWorth>(instance_, pack_, prices_, std::move(apart_), scratch_);
+    joint_ = std::make_unique<JointWorth>(instance_, pack_, prices_, jointly_, std::move(apart_), scratch_);
   }
   joint_->start_from(members);
   base_ = of(members);
@@ -126,8 +134,8 @@ double SetBound::upper(const Sums& set, const Worth& worth, double size) const n
   const std::int64_t slots = instance_.slots_beside(set.kept);
   double least = std::numeric_limits<double>::infinity();
   for (std::size_t at = 0; at < kPrices; ++at) {
-    const double slot_price = prices_[at].slot == 0.0 ? 0.0 : prices_[at].slot * static_cast<double>(slots);
-    least = std::min(least, worth[at] + prices_[at].token * room + slot_price);
+    const double all_slots = prices_.slot[at] == 0.0 ? 0.0 : prices_.slot[at] * static_cast<double>(slots);
+    least = std::min(least, worth[at] + prices_.token[at] * room + all_slots);
   }
   const bool once = instance_.config->move_model == MoveModel::once;
   double move = 0.0;

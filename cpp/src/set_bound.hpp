@@ -36,8 +36,8 @@ class SetBound {
     Sums& add(const Sums& other, int times) noexcept;
   };
 
-  /// `pack`: for the gains of the waiting requests.
-  SetBound(const Instance& instance, const GreedyPack& pack);
+  /// `pack`: for the gains of the waiting requests. `density`: see choose_prices().
+  SetBound(const Instance& instance, const GreedyPack& pack, double density);
 
   [[nodiscard]] const Sums& of(std::uint32_t agent) const noexcept { return agents_[agent]; }
   [[nodiscard]] Sums of(std::span<const std::uint32_t> members) const noexcept;
@@ -66,9 +66,11 @@ class SetBound {
   double size_ = 0.0;       // of all summands: what rounding is relative to
   double preempted_ = 0.0;  // J_redo and J_revoke if all that run are preempted
   std::vector<Sums> agents_;
-  std::vector<Worth> apart_;           // of each agent: the worth of tasks that do not count jointly
-  std::unique_ptr<JointWorth> joint_;  // once it is asked for
-  Sums base_;                          // of the set that tighter_upper() goes by
+  std::vector<Worth> apart_;            // of each agent: the worth of tasks that do not count jointly
+  std::vector<std::uint32_t> jointly_;  // the tasks that do, and are worth something
+  std::size_t sets_of_siblings_ = 0;    // of theirs
+  std::unique_ptr<JointWorth> joint_;   // once it is asked for
+  Sums base_;                           // of the set that tighter_upper() goes by
   PathScratch scratch_;
 };
 

@@ -65,6 +65,18 @@ TOPAS_EVERY_WIDTH void add(double* __restrict sum, const double* __restrict valu
   }
 }
 
+TOPAS_EVERY_WIDTH void leave_of_gains(double* __restrict worth, const double* __restrict gains,
+                                      const double* __restrict tokens, const double* __restrict slots, std::size_t sets,
+                                      const std::array<double, 4>& token, const std::array<double, 4>& slot) {
+  const std::array<double, 4> each_token = token;
+  const std::array<double, 4> each_slot = slot;
+  for (std::size_t set = 0; set < sets; ++set) {
+    for (std::size_t k = 0; k < 4; ++k) {
+      worth[set * 4 + k] = std::max(gains[set] - (each_token[k] * tokens[set] + each_slot[k] * slots[set]), 0.0);
+    }
+  }
+}
+
 TOPAS_EVERY_WIDTH void raise_to_smaller_sets(double* values, std::size_t sets, std::size_t bit, std::size_t width) {
   const std::size_t block = bit * width;
   for (std::size_t begin = 0; begin < sets * width; begin += 2 * block) {

@@ -2,6 +2,7 @@
 // same bits: nothing is contracted, and sums run in eight lanes.
 #pragma once
 
+#include <array>
 #include <cstddef>
 
 namespace topas::detail {
@@ -25,6 +26,10 @@ void order(double* upper, double* lower, std::size_t count);
 
 /// sum[k] += values[k].
 void add(double* sum, const double* values, std::size_t count);
+
+/// worth[set * 4 + k] = max(gains[set] - (token[k] * tokens[set] + slot[k] * slots[set]), 0).
+void leave_of_gains(double* worth, const double* gains, const double* tokens, const double* slots, std::size_t sets,
+                    const std::array<double, 4>& token, const std::array<double, 4>& slot);
 
 /// values[set * width + k] = max(values[set * width + k], values[without * width + k]) for every set of `sets` that has
 /// the bit; `without` is the set without it.

@@ -47,8 +47,9 @@ TEST(SetBound, IsNeverBelowWhatPackingFinds) {
     }
     const Instance& instance = world.build();
     GreedyPack pack(instance);
-    SetBound bound(instance, pack);
     const PrefixSet base = random_set(random, instance);
+    const double density = pack.pack(base).feasible ? pack.density_left() : pack.density_after(random.between(0, 2000));
+    SetBound bound(instance, pack, density);
     bound.start_from(base);
     for (int set = 0; set < 12; ++set) {
       const PrefixSet changes = random_set(random, instance);
