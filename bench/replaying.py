@@ -37,20 +37,19 @@ class Replay:
         return f"{checksum(self.decisions):08x}"
 
 
-def replay(log: EventLog, *, snapshot_every: int = 0, arrays: bool = False) -> Replay:
+def replay(log: EventLog, *, snapshot_every: int = 0) -> Replay:
     """Feed the log to a fresh scheduler, timing each call.
 
-    With ``snapshot_every`` the state at every so-manyth decision is kept; with ``arrays`` reading a
-    decision as NumPy arrays counts as a part of ``decide``.
+    With ``snapshot_every`` the state at every so-manyth decision is kept.
     """
     gc.disable()
     try:
-        return _replay(log, snapshot_every, arrays)
+        return _replay(log, snapshot_every)
     finally:
         gc.enable()
 
 
-def _replay(log: EventLog, snapshot_every: int, arrays: bool) -> Replay:
+def _replay(log: EventLog, snapshot_every: int) -> Replay:
     scheduler = topas.Scheduler(log.config)
     methods = {name: getattr(scheduler, name) for name in {name for name, _ in log.calls}}
     out = Replay()
@@ -66,8 +65,6 @@ def _replay(log: EventLog, snapshot_every: int, arrays: bool) -> Replay:
             args = (decision,)
         begin = clock()
         result = method(*args)
-        if arrays and name == "decide":
-            result.arrays()
         took = clock() - begin
         if measured:
             out.call_ns[name].append(took)
@@ -78,10 +75,10 @@ def _replay(log: EventLog, snapshot_every: int, arrays: bool) -> Replay:
     return out
 
 
-def replays(log: EventLog, first: Replay, count: int, *, arrays: bool = False) -> list[Replay]:
+def replays(log: EventLog, first: Replay, count: int) -> list[Replay]:
     """So many replays that decide as the first one; one where decisions are slow."""
     slow = sum(first.decide_ns) > SLOW_NS
-    out = [replay(log, arrays=arrays) for _ in range(1 if slow else count)]
+    out = [replay(log) for _ in range(1 if slow else count)]
     assert {done.checksum for done in out} == {first.checksum}, "replays decide differently"
     return out
 
@@ -89,6 +86,20 @@ def replays(log: EventLog, first: Replay, count: int, *, arrays: bool = False) -
 def lowest(replays: list[Replay], name: str) -> list[float]:
     """Microseconds of each call of a name, the lowest of the replays."""
     return [min(times) / 1000 for times in zip(*(r.call_ns[name] for r in replays), strict=True)]
+
+
+def lowest_read(decisions: list[topas.Decision], count: int) -> list[float]:
+    """Microseconds of reading each decision as NumPy arrays, the lowest of so many times."""
+    clock = time.perf_counter_ns
+    out = []
+    for decision in decisions:
+        times = []
+        for _ in range(count):
+            begin = clock()
+            decision.arrays()
+            times.append(clock() - begin)
+        out.append(min(times) / 1000)
+    return out
 
 
 def checksum(decisions: list[topas.Decision]) -> int:

@@ -49,10 +49,13 @@ Outcomes enumerate_outcomes(const std::vector<std::vector<double>>& supports, st
   for (std::size_t stage = 0; stage < stages.size(); ++stage) {
     const auto& [values, weights] = stages[stage];
     double* row = out.residual[stage];
-    for (std::size_t outcome = 0; outcome < count; ++outcome) {
-      const std::size_t digit = outcome / period % values.size();
-      row[outcome] = values[digit];
-      out.weights[outcome] *= weights[digit];
+    std::size_t digit = 0;
+    for (std::size_t held = 0; held < count; held += period) {
+      for (std::size_t outcome = held; outcome < held + period; ++outcome) {
+        row[outcome] = values[digit];
+        out.weights[outcome] *= weights[digit];
+      }
+      digit = digit + 1 < values.size() ? digit + 1 : 0;
     }
     period *= values.size();
   }

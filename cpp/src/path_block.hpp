@@ -36,6 +36,7 @@ class PathBlock {
   [[nodiscard]] double* residuals(std::size_t place) noexcept { return outcomes_.residual[place]; }
   void refresh();
   [[nodiscard]] std::span<const std::uint32_t> reducible() const noexcept { return reducible_; }
+  [[nodiscard]] std::size_t outcomes() const noexcept { return outcomes_.weights.size(); }
 
   /// E[LP] of the block when the residual of `reducible()[i]` is lowered by `reduction[i]`, not below zero. Seconds.
   [[nodiscard]] double expected_path(std::span<const double> reduction, PathScratch& scratch) const;

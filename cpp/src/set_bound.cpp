@@ -11,7 +11,10 @@ namespace {
 
 constexpr double kSlack = 1e-9;      // of the score: far above what ties
 constexpr double kRounding = 1e-12;  // of all summands
-constexpr std::size_t kSetsOfSiblingsPerPack = 64;
+// What counting jointly costs, about: sets of siblings that take as long as packing a prefix set, and outcomes of a
+// sibling that take as long as a set of siblings.
+constexpr std::size_t kSetsPerPack = 128;
+constexpr std::size_t kOutcomesPerSet = 96;
 
 }  // namespace
 
@@ -86,7 +89,8 @@ void SetBound::add_worth(std::uint32_t task) {
   }
   if (jointly && !worthless) {
     jointly_.push_back(task);
-    sets_of_siblings_ += std::size_t{1} << (view.waiting.size() + view.running.size());
+    const std::size_t siblings = view.waiting.size() + (instance_.config->count_running ? view.running.size() : 0);
+    joint_work_ += (std::size_t{1} << siblings) + view.model->outcomes() * siblings / kOutcomesPerSet;
   }
 }
 
@@ -106,8 +110,7 @@ bool SetBound::feasible(const Sums& set) const noexcept {
 
 double SetBound::upper(const Sums& set) const noexcept { return upper(set, set.worth, size_); }
 
-/// A set of a few hundred sets of siblings takes about as long to count jointly as a prefix set takes to be packed.
-std::size_t SetBound::few() const noexcept { return joint_ ? 1 : 4 + sets_of_siblings_ / kSetsOfSiblingsPerPack; }
+std::size_t SetBound::few() const noexcept { return joint_ ? 1 : 4 + joint_work_ / kSetsPerPack; }
 
 void SetBound::start_from(std::span<const std::uint32_t> members) {
   if (!joint_) {

@@ -68,7 +68,7 @@ class SetBound {
   std::vector<Sums> agents_;
   std::vector<Worth> apart_;            // of each agent: the worth of tasks that do not count jointly
   std::vector<std::uint32_t> jointly_;  // the tasks that do, and are worth something
-  std::size_t sets_of_siblings_ = 0;    // of theirs
+  std::size_t joint_work_ = 0;          // of counting them jointly, in sets of siblings
   std::unique_ptr<JointWorth> joint_;   // once it is asked for
   Sums base_;                           // of the set that tighter_upper() goes by
   PathScratch scratch_;

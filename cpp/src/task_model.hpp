@@ -56,6 +56,8 @@ class TaskModel {
   /// model cannot tell them all at once: more than PathBlock::kSubsetStages requests, or several of one stage.
   [[nodiscard]] std::span<const double> gains_of_sets(PathScratch& scratch) const;
   [[nodiscard]] bool tells_sets() const noexcept;
+  /// How many outcomes that looks at, of a model that tells_sets().
+  [[nodiscard]] std::size_t outcomes() const noexcept { return parts_.front().block.outcomes(); }
 
   /// The stages whose residuals the model knows.
   [[nodiscard]] std::span<const std::uint32_t> stages() const noexcept { return stages_; }
