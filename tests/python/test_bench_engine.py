@@ -546,6 +546,9 @@ def test_lpm_puts_those_last_that_would_compute_a_prefix_again() -> None:
         def resident_tokens(self, agent: str) -> int:
             return 0
 
+        def cached_tokens(self, request: Request) -> int:
+            return 0
+
     policy = SglangLpm()
     policy.begin(Setup({"a": 100, "b": 100}, {}))
     assert list(policy.plan(0.0, Queue()).admit) == [0, 2, 1]

@@ -46,6 +46,9 @@ class _View:
     def resident_tokens(self, agent: str) -> int:
         return self.resident.get(agent, 0)
 
+    def cached_tokens(self, request: _Request) -> int:
+        return self.resident_tokens(request.agent)
+
 
 QUEUE = [
     _Request(1, "x", agent="A", depth=0, ready_s=5.0, task_arrival_s=1.0),

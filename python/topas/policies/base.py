@@ -80,6 +80,13 @@ class QueueView(Protocol):
     def resident_tokens(self, agent: str) -> int:
         """Tokens of the agent's static prefix that are in the KV pool now: all of them or 0."""
 
+    def cached_tokens(self, request: RequestView) -> int:
+        """Tokens of a waiting request's prompt that are in the KV pool now.
+
+        Its static prefix and, where the engine keeps them, what of its input the stage's previous
+        round has left there.
+        """
+
 
 @dataclass(frozen=True)
 class StageProfile:
@@ -182,6 +189,12 @@ class Policy(ABC):
 
     def request_ready(self, now: float, request: RequestView) -> None:  # noqa: B027
         """A request is ready and waits."""
+
+    def request_retracted(self, now: float, request: RequestView) -> None:  # noqa: B027
+        """The engine has stopped a running request for want of memory; it waits again.
+
+        ``request.max_new_tokens`` is what is reserved for it from now on.
+        """
 
     def request_completed(self, now: float, request: RequestView, service_s: float) -> None:  # noqa: B027
         """A request finished; ``service_s`` is its LLM service, without queueing and tool waits."""

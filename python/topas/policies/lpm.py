@@ -14,7 +14,5 @@ class Lpm(Policy):
 
     def plan(self, now: float, view: QueueView) -> Plan:
         """The waiting requests by tokens found in the pool, longest first."""
-        order = sorted(
-            view.waiting, key=lambda r: (-view.resident_tokens(r.agent), r.ready_s, r.id)
-        )
+        order = sorted(view.waiting, key=lambda r: (-view.cached_tokens(r), r.ready_s, r.id))
         return Plan([r.id for r in order])

@@ -61,6 +61,11 @@ class TopasPolicy(Policy):
             request.max_new_tokens,
         )
 
+    def request_retracted(self, now: float, request: RequestView) -> None:
+        """The request waits again with a reservation of its own, as one that comes now."""
+        self._scheduler.request_aborted(now, request.id)
+        self.request_ready(now, request)
+
     def request_completed(self, now: float, request: RequestView, service_s: float) -> None:
         """Pass the event on."""
         self._scheduler.request_completed(now, request.id, service_s)

@@ -183,15 +183,16 @@ def _rounds(stage: StageShape, recipe: _Recipe, draw: np.random.Generator) -> tu
     count = (
         1 + min(int(draw.poisson(stage.rounds - 1.0)), _MAX_ROUNDS - 1) if stage.rounds > 1 else 1
     )
-    history = 0
+    history = shared = 0
     rounds = []
     for index in range(count):
         fresh = lognormal_tokens(stage.input_tokens, recipe.input_sigma, draw) if index == 0 else 0
         history += fresh
         output = lognormal_tokens(stage.output_tokens, recipe.output_sigma, draw)
         wait = recipe.tool_wait_s * float(draw.standard_exponential()) if index else 0.0
-        rounds.append(Round(history, output, wait))
-        history += output + _TOOL_RESULT_TOKENS
+        rounds.append(Round(history, output, wait, shared))
+        shared = history + output
+        history = shared + _TOOL_RESULT_TOKENS
     return tuple(rounds)
 
 

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from topas.sim.cost import EngineCosts
 from topas.sim.counters import Counters
-from topas.sim.options import Batching
+from topas.sim.options import Batching, InBatchPrefixes
 from topas.sim.prefix import Prefix
 from topas.sim.request import Phase, Request
 
-__all__ = ["Compute"]
+__all__ = ["Compute", "Growth"]
+
+
+class Growth(Protocol):
+    """Memory that requests take as they generate."""
+
+    def steps_that_fit(self, batch: Sequence[Request], most: int) -> int:
+        """Decode steps of the batch that have memory, at most ``most``."""
+
+    def grow(self, batch: Sequence[Request], steps: int) -> None:
+        """Take the memory of so many decode steps, which fit."""
 
 
 class Compute:
@@ -19,8 +30,7 @@ class Compute:
 
     Work is never interrupted inside a batch, so everything else happens at the boundaries between
     batches, as in SGLang's loop. Prefills are computed in the order they were added; a prefix comes
-    before the tokens of the request that computes it, and later requests of its agent use it, those
-    of the same batch too.
+    before the tokens of the request that computes it, and later requests of its agent use it.
 
     Parameters
     ----------
@@ -37,6 +47,14 @@ class Compute:
         See :class:`topas.sim.EngineOptions`.
     chunked_prefill_tokens : int
         Most tokens of a batch with prefills, unless ``batching`` is ``prefill-first``.
+    in_batch_prefixes : {"shared", "deferred", "repeated"}
+        See :class:`topas.sim.EngineOptions`.
+
+    Attributes
+    ----------
+    growth : Growth or None
+        Where decode steps take memory; ``None``: they have it already. Whoever calls
+        :meth:`advance` sees to it that one step fits.
     """
 
     def __init__(
@@ -48,13 +66,16 @@ class Compute:
         coalesce: bool = True,
         batching: Batching = "prefill-first",
         chunked_prefill_tokens: int = 8192,
+        in_batch_prefixes: InBatchPrefixes = "shared",
     ) -> None:
+        self.growth: Growth | None = None
         self.costs = costs
         self._prefixes = prefixes
         self._counters = counters
         self._coalesce = coalesce
         self._batching = batching
         self._chunk = chunked_prefill_tokens
+        self._in_batch = in_batch_prefixes
         self._prefill: deque[Request] = deque()
         self._batch: list[Request] = []
 
@@ -62,6 +83,11 @@ class Compute:
     def busy(self) -> bool:
         """Whether there is anything to compute."""
         return bool(self._prefill or self._batch)
+
+    @property
+    def decoding(self) -> Sequence[Request]:
+        """The requests whose next decode step comes with the next batch, if it has one."""
+        return () if self._prefill and self._batching != "mixed" else tuple(self._batch)
 
     def add(self, request: Request) -> None:
         """Queue a request whose memory is reserved; its prefill starts with the next batches."""
@@ -97,6 +123,8 @@ class Compute:
         batch = len(self._batch)
         left = min(request.output_tokens - request.generated_tokens for request in self._batch)
         steps = 1
+        if self.growth is not None:
+            left = self.growth.steps_that_fit(self._batch, left)
         if self._coalesce:
             steps = self.costs.steps_to_reach(until - now, batch, context, left)
         return now + self.costs.decode_s(steps, batch, context), self._generate(steps)
@@ -116,6 +144,8 @@ class Compute:
 
     def _generate(self, steps: int) -> list[Request]:
         """Let each request of the batch generate tokens; those that are done leave it."""
+        if self.growth is not None:
+            self.growth.grow(self._batch, steps)
         counters = self._counters
         counters.decode_steps += steps
         counters.decode_tokens += steps * len(self._batch)
@@ -142,14 +172,25 @@ class Compute:
         """
         whole = self._batching == "prefill-first"
         taken = 0
+        started: dict[str, int] = {}  # what was missing of the prefixes that this batch computes
+        deferred: list[Request] = []
         while self._prefill:
             request = self._prefill[0]
-            left = self._left(request)
+            if self._in_batch == "deferred" and request.agent in started:
+                deferred.append(self._prefill.popleft())
+                continue
+            missing = self._missing(request)
+            repeated = self._repeated(request, started)
+            left = missing + repeated + request.prefill_tokens - request.prefilled_tokens
             part = left if whole else min(left, budget - taken)
             if left > 0 and part == 0:
                 break
+            if missing > 0:
+                started[request.agent] = missing
             if request.attempt_s is None:
                 request.attempt_s = now
+                request.repeated_tokens = repeated
+                self._counters.repeated_prefix_tokens += repeated
             self._compute(request, part)
             taken += part
             if part < left:
@@ -159,14 +200,26 @@ class Compute:
             self._batch.append(request)
             if whole:
                 break
+        if deferred:
+            cut = [self._prefill.popleft()] if self._prefill and self._is_cut() else []
+            self._prefill.extendleft(reversed([*cut, *deferred]))
         self._counters.prefill_tokens += taken
         return taken
 
-    def _left(self, request: Request) -> int:
-        """Tokens that the request's prefill has still to compute, a missing prefix included."""
+    def _is_cut(self) -> bool:
+        """Whether a part of the first request in the queue is computed."""
+        return self._prefill[0].attempt_s is not None
+
+    def _missing(self, request: Request) -> int:
+        """Tokens of the prefix that the request has still to compute, for all."""
         prefix = self._prefixes[request.agent]
-        missing = 0 if prefix.computed else prefix.tokens - prefix.prefilled_tokens
-        return missing + request.prefill_tokens - request.prefilled_tokens
+        return 0 if prefix.computed else prefix.tokens - prefix.prefilled_tokens
+
+    def _repeated(self, request: Request, started: Mapping[str, int]) -> int:
+        """Tokens of the prefix that the request has still to compute for itself alone."""
+        if self._in_batch == "repeated" and request.attempt_s is None:
+            return started.get(request.agent, 0)
+        return request.repeated_tokens
 
     def _compute(self, request: Request, tokens: int) -> None:
         """Compute the next tokens of a request, those of a missing prefix first."""
@@ -179,7 +232,9 @@ class Compute:
                 self._count_prefix(prefix)
                 prefix.computed = prefix.known = request.computed_prefix = True
                 prefix.prefilled_tokens = 0
-        request.prefilled_tokens += tokens
+        repeated = min(tokens, request.repeated_tokens)
+        request.repeated_tokens -= repeated
+        request.prefilled_tokens += tokens - repeated
 
     def _count_prefix(self, prefix: Prefix) -> None:
         if prefix.known:

@@ -15,6 +15,11 @@ class Counters:
     computed for the first time ever. Prefill tokens count each token computed by a prefill, also
     those that a preemption made worthless. ``loads`` counts prefixes that came from the host,
     whether for a request or ahead of one (``prefetches``, which are counted as they start).
+    Retractions are requests that the engine stopped because decoding ran out of memory, no
+    preemptions; ``retracted_tokens`` the generated tokens that are prefilled again for it. Reused
+    tokens are those of a stage's own context that were still there; ``context_loads`` says how
+    often they came from the host. ``repeated_prefix_tokens`` were prefilled although another
+    request of the same batch computed them too.
     """
 
     prefill_tokens: int = 0
@@ -34,6 +39,11 @@ class Counters:
     recomputed_tokens: int = 0
     preemptions: int = 0
     redone_tokens: int = 0
+    retractions: int = 0
+    retracted_tokens: int = 0
+    reused_tokens: int = 0
+    context_loads: int = 0
+    repeated_prefix_tokens: int = 0
     completed_requests: int = 0
     decisions: int = 0
 

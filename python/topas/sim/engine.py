@@ -7,9 +7,10 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from topas.errors import StateError
-from topas.policies.base import Id, Plan, Policy
+from topas.policies.base import Id, Plan, Policy, RequestView
 from topas.sim.compute import Compute
 from topas.sim.cost import TIME_EPSILON_S, EngineCosts
 from topas.sim.explicit import ExplicitMemory
@@ -41,6 +42,9 @@ class _View:
 
     def resident_tokens(self, agent: str) -> int:
         return self.memory.resident_tokens(agent)
+
+    def cached_tokens(self, request: RequestView) -> int:
+        return self.memory.cached_tokens(cast(Request, request))
 
 
 class Engine:
@@ -85,7 +89,7 @@ class Engine:
         self.result = RunResult(policy.name)
         self._on_task_end = on_task_end
         self._timeline = Timeline(self.result.timeline) if timeline else None
-        self.pool = KvPool(self.costs.kv_capacity)
+        self.pool = KvPool(self.costs.kv_capacity, self.options.page_size)
         prefixes = {agent: Prefix(agent, tokens) for agent, tokens in workload.agents.items()}
         counters = self.result.counters
         self._compute = Compute(
@@ -95,6 +99,7 @@ class Engine:
             coalesce=self.options.coalesce,
             batching=self.options.batching,
             chunked_prefill_tokens=self.options.chunked_prefill_tokens,
+            in_batch_prefixes=self.options.in_batch_prefixes,
         )
         kind = ExplicitMemory if policy.explicit_residency else LruMemory
         self.memory: Memory = kind(self.pool, prefixes, self._compute, counters, self.options)
@@ -122,18 +127,21 @@ class Engine:
         self.policy.begin(setup_of(self.workload, self.costs, self.options))
         limit = math.inf if self.options.max_time_s is None else self.options.max_time_s
         done: list[Request] = []
+        retracted = False
         while self._now <= limit:
             changed = self._deliver(min(self._now, limit))
             for request in done:
                 self._complete(request)
-            if changed or done:
+            if changed or done or retracted:
                 self._schedule()
             if self.result.stopped:
                 break
-            upcoming = min(self._next_event(), limit)
+            retracted = self._retract()
+            upcoming = self._now if retracted else min(self._next_event(), limit)
             if self._compute.busy:
                 self._now, done = self._compute.advance(self._now, upcoming)
             elif self._next_event() < math.inf:
+                self.memory.ratio.reset()
                 self._now, done = max(self._now, self._next_event()), []
             else:
                 self._check_idle()
@@ -188,13 +196,15 @@ class Engine:
 
     def _make_ready(self, run: TaskRun, release: Release, now: float) -> None:
         request = self._request(run, release, now)
-        needs = request.prefix_tokens + request.reservation
+        rounded = self.pool.rounded
+        reservation = rounded(request.input_tokens + request.max_output_tokens)
+        needs = rounded(request.prefix_tokens) + reservation
         if needs > self.pool.capacity:
             self._cancel(
                 run,
                 now,
                 f"request {release.round} of stage {request.stage} can never fit: prefix "
-                f"{request.prefix_tokens} + reservation {request.reservation} = {needs} tokens, "
+                f"{request.prefix_tokens} + reservation {reservation} = {needs} tokens, "
                 f"capacity {self.pool.capacity}",
             )
             return
@@ -204,6 +214,7 @@ class Engine:
     def _request(self, run: TaskRun, release: Release, now: float) -> Request:
         stage = run.shape.stages[release.stage]
         work = run.round(release.stage, release.round)
+        max_output = math.ceil(work.output_tokens * self.options.over_reserve)
         self._next_request += 1
         return Request(
             id=self._next_request,
@@ -218,7 +229,9 @@ class Engine:
             prefix_tokens=self.workload.agents[stage.agent],
             input_tokens=work.input_tokens,
             output_tokens=work.output_tokens,
-            max_new_tokens=math.ceil(work.output_tokens * self.options.over_reserve),
+            max_new_tokens=self.memory.reserved(work.input_tokens, max_output),
+            max_output_tokens=max_output,
+            shared_tokens=work.shared_tokens,
         )
 
     def _cancel(self, run: TaskRun, now: float, reason: str) -> None:
@@ -275,6 +288,23 @@ class Engine:
                 f"{self._since_progress} decisions without an arrival or a finished request "
                 f"at {self._now:g} s: the policy goes in circles"
             )
+
+    def _retract(self) -> bool:
+        """Retract requests if the next decode step has no memory; whether there were any.
+
+        The others take that step before anything is admitted, so that retractions cannot go in
+        circles.
+        """
+        retracted = False
+        while (request := self.memory.next_retraction(begun=retracted)) is not None:
+            retracted = True
+            if self._timeline is not None:
+                self._timeline.left(self._now, request)
+            self.memory.retract(self._now, request, self._waiting)
+            self.policy.request_retracted(self._now, request)
+        if retracted:
+            self.memory.ratio.retracted(self._compute.decoding)
+        return retracted
 
     def _carry_out(self, plan: Plan) -> None:
         if self._timeline is None:

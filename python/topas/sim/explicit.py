@@ -21,10 +21,16 @@ __all__ = ["ExplicitMemory"]
 class ExplicitMemory(Memory):
     """Each plan names the resident prefixes, and all its admissions take place.
 
+    The memory that prefixes and reservations leave free holds contexts
+    (:attr:`EngineOptions.reuse_context`), which go when a plan needs the room. With
+    ``reservation="estimated"`` plans are made with estimated reservations, and the engine's own rule
+    comes on top: admitted requests start in the plan's order while they fit, the first that does
+    not makes those behind it wait; so do prefixes on their way.
+
     Transfers are serialised, leaving prefixes before entering ones, and overlap with compute. A
     leaving prefix holds its memory until it is copied; an admitted request waits until its prefix
-    is there and its memory is free, others run meanwhile. A prefix that was never computed has no
-    host copy: its memory is taken without a transfer and the agent's first prefill computes it. A
+    is there and its memory is free, others run meanwhile. A prefix without a host copy gets its
+    memory without a transfer, and the agent's next prefill computes it. A
     plan that takes a leaving prefix back, or drops one that is still coming, cancels the transfer.
     """
 
@@ -52,6 +58,7 @@ class ExplicitMemory(Memory):
         if plan.advice is not None:
             raise StateError("the plan advises a cache, but names the resident prefixes itself")
         self.check_plan(plan, waiting)
+        self._fresh.clear()
         self.preempt(now, plan.preempt, waiting)
         admitted = [waiting.pop(id_) for id_ in plan.admit]
         for request in admitted:
@@ -83,8 +90,9 @@ class ExplicitMemory(Memory):
         limit = self.options.max_running
         if limit and len(self.running) > limit:
             raise StateError(f"the plan runs {len(self.running)} requests, {limit} are allowed")
-        prefixes = sum(self.prefixes[agent].tokens for agent in resident)
-        requests = sum(request.reservation for request in self.running.values())
+        rounded = self.pool.rounded
+        prefixes = sum(rounded(self.prefixes[agent].tokens) for agent in resident)
+        requests = sum(rounded(request.reservation) for request in self.running.values())
         if prefixes + requests > self.pool.capacity:
             raise CapacityError(
                 f"the plan needs {prefixes} tokens for prefixes and {requests} for requests, "
@@ -101,6 +109,7 @@ class ExplicitMemory(Memory):
 
     def _drop(self, prefix: Prefix) -> None:
         """Let a prefix leave the pool."""
+        self.contexts.drop_agent(prefix.agent)
         if prefix is self._current:  # still being copied in
             self._current, self._ends_s = None, math.inf
             self._vacate(prefix)
@@ -110,7 +119,8 @@ class ExplicitMemory(Memory):
         elif prefix.computed and self.options.offload_copies:
             prefix.place = Place.LEAVING
             self._leaving.append(prefix)
-        else:
+        elif prefix.place is Place.RESIDENT:
+            prefix.copied = prefix.copied or prefix.computed
             self._vacate(prefix)
 
     def _take(self, prefix: Prefix) -> None:
@@ -139,46 +149,126 @@ class ExplicitMemory(Memory):
         if prefix is None:
             raise StateError("no transfer is under way")
         self._current, self._ends_s = None, math.inf
+        self._fresh.clear()
         self._complete(prefix)
         self._proceed(now)
 
     def _complete(self, prefix: Prefix) -> None:
         if prefix.place is Place.LEAVING:
             self.counters.offloads += 1
+            prefix.copied = True
             self._vacate(prefix)
             return
         prefix.place = Place.RESIDENT
-        if prefix.known:
+        if prefix.copied:
             prefix.computed = True
             self.counters.loads += 1
             self.counters.load_tokens += prefix.tokens
 
     def _proceed(self, now: float) -> None:
-        """Start transfers while the channel is free, then place the requests that can be."""
+        """Start transfers while the channel is free, then the requests that can be."""
+        if self.estimated:
+            self._place()
         while self._current is None and (self._leaving or self._entering):
             if self._leaving:
                 prefix = self._leaving.pop(0)
                 takes = self._swap_s(prefix.tokens)
-            else:
+            elif self._enters(self._entering[0]):
                 prefix = self._entering.pop(0)
                 self.pool.charge(prefix.agent, prefix.tokens)
-                takes = self._swap_s(prefix.tokens) if prefix.known else 0.0
+                takes = self._swap_s(prefix.tokens) if prefix.copied else 0.0
+            else:
+                break
             if takes > 0.0:
                 self._current, self._ends_s = prefix, now + takes
             else:
                 self._complete(prefix)
         self._place()
+        stuck = self._placing and self._current is None and not self._in_pool()
+        if stuck and self.estimated and self._target - {self._placing[0].agent}:
+            # The prefixes leave no room for any request: all but one wait.
+            self.give_up_prefixes(keep=self._placing[0].agent)
+            self._proceed(now)
+
+    def _in_pool(self, agent: str | None = None) -> bool:
+        """Whether any request (of the agent) holds memory."""
+        return any(
+            request.id in self.pool
+            for request in self.running.values()
+            if agent is None or request.agent == agent
+        )
+
+    def _enters(self, prefix: Prefix) -> bool:
+        """Whether there is room for an entering prefix, which contexts make if they can."""
+        tokens = self.pool.rounded(prefix.tokens)
+        if self.estimated and self._in_pool():
+            if tokens + self.promised() > self.pool.free + self.contexts.tokens:
+                return False
+        return self.contexts.make_room(tokens)
 
     def _place(self) -> None:
+        """Start the placed requests that fit; by the engine's own rule none goes past another."""
         still: list[Request] = []
+        blocked = False
         for request in self._placing:
             there = self.prefixes[request.agent].place is Place.RESIDENT
-            if there and request.reservation <= self.pool.free:
-                self.pool.charge(request.id, request.reservation)
-                self.compute.add(request)
+            if there and not blocked and self._fits(request):
+                self._start(request)
             else:
                 still.append(request)
+                blocked = blocked or (there and self.estimated)
         self._placing = still
+
+    def _fits(self, request: Request) -> bool:
+        room = self.pool.free + self.contexts.tokens
+        if self.needed(request) + self.promised() <= room:
+            return True
+        if not self.estimated or self._in_pool():
+            return False
+        return self.pool.rounded(request.own_tokens + 1) <= room  # it is alone, and may retract
+
+    def _start(self, request: Request) -> None:
+        self.take_context(request)
+        self.contexts.make_room(self.pool.rounded(self.held(request)))
+        self.pool.charge(request.id, self.held(request))
+        self._fresh.add(request.id)
+        self.compute.add(request)
+
+    def evictable(self) -> int:
+        """Tokens of all contexts."""
+        return self.contexts.tokens
+
+    def free_up(self, tokens: int) -> None:
+        """Give up contexts until so many tokens are free."""
+        self.contexts.make_room(tokens)
+
+    def give_up_prefixes(self, keep: str | None = None) -> None:
+        """Free the memory of prefixes that no request in the pool uses.
+
+        One that an admitted request waits for comes again when there is room; from the host if it
+        has a copy.
+
+        Parameters
+        ----------
+        keep : str, optional
+            An agent whose prefix stays.
+        """
+        wanted = {request.agent for request in self._placing}
+        for prefix in self.prefixes.values():
+            agent = prefix.agent
+            if agent == keep or agent not in self.pool or self._in_pool(agent):
+                continue
+            if prefix is self._current:
+                self._current, self._ends_s = None, math.inf
+            elif prefix.place is Place.LEAVING:
+                self._leaving.remove(prefix)
+            self.contexts.drop_agent(agent)
+            self._vacate(prefix)
+            if agent in wanted:
+                prefix.place = Place.INCOMING
+                self._entering.append(prefix)
+            else:
+                self._target -= {agent}
 
     def abort(self, request: Request) -> None:
         """Take the request out of wherever it is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 
 from topas.errors import StateError
 from topas.policies.base import Plan, PrefixAdvice
@@ -14,7 +14,7 @@ from topas.sim.host import HostCache
 from topas.sim.memory import Memory
 from topas.sim.options import EngineOptions
 from topas.sim.pool import KvPool
-from topas.sim.prefix import Place, Prefix
+from topas.sim.prefix import Context, Place, Prefix
 from topas.sim.request import Phase, Request
 
 __all__ = ["LruMemory"]
@@ -28,14 +28,16 @@ class LruMemory(Memory):
     A prefix stays in the pool after its last request and is evicted whole when room is needed; one
     in use never is. Least recently used ones go first, unless the plan's
     :class:`~topas.policies.PrefixAdvice` says otherwise. Requests of one agent share its prefix,
-    which counts once.
+    which counts once. Contexts (:attr:`EngineOptions.reuse_context`) are evicted among the
+    prefixes; one was always used before the prefix that it is behind, so it goes before it.
 
     A prefix that is missing is computed again or, with a host cache
     (:attr:`EngineOptions.host_cache_tokens`), loaded: a copy is made when the prefix is computed
     (write-through, it costs the GPU no time), and a missing prefix whose copy is still there comes
     over one link, loads one after the other, while the requests that wait for it hold their memory
     and others compute. The host's budget is charged when the first request that has the prefix
-    ends; until then the prefix cannot leave the pool, so nobody could tell.
+    ends; until then the prefix cannot leave the pool, so nobody could tell. Contexts of finished
+    requests are copied and loaded likewise, each load for the request that wants it.
     """
 
     def __init__(
@@ -48,11 +50,13 @@ class LruMemory(Memory):
     ) -> None:
         super().__init__(pool, prefixes, compute, counters, options)
         self.host = HostCache(options.host_cache_tokens)
-        self._idle: dict[str, Prefix] = {}  # resident without users, in the order they became idle
+        # Resident without users, in the order they became idle.
+        self._idle: dict[Hashable, Prefix | Context] = {}
         self._uncopied: set[str] = set()  # to be computed, not copied to the host yet
         self._advice = _NO_ADVICE
         self._now = 0.0
-        self._link: deque[Prefix] = deque()  # loads; the first one is under way
+        # Loads, the first one under way; a request stands for its context.
+        self._link: deque[Prefix | Request] = deque()
         self._load_ends_s = math.inf
         self._placing: list[Request] = []
 
@@ -65,6 +69,7 @@ class LruMemory(Memory):
         self.check_plan(plan, waiting)
         self._take_advice(now, plan.advice or _NO_ADVICE)
         self.preempt(now, plan.preempt, waiting)
+        self._fresh.clear()
         limit = self.options.max_running or len(self.running) + len(plan.admit)
         for id_ in plan.admit:
             request = waiting[id_]
@@ -80,36 +85,60 @@ class LruMemory(Memory):
                 raise StateError(f"the plan advises on unknown agent {agent!r}")
         self._now, self._advice = max(self._now, now), advice
 
-    def _pinned(self, prefix: Prefix) -> bool:
-        return self._advice.pinned_until_s.get(prefix.agent, -math.inf) > self._now
+    def _pinned(self, item: Prefix | Context) -> bool:
+        pins = self._advice.pinned_until_s
+        return isinstance(item, Prefix) and pins.get(item.agent, -math.inf) > self._now
 
-    def _distance(self, prefix: Prefix) -> float:
-        return self._advice.distance.get(prefix.agent, math.inf)
+    def _distance(self, item: Prefix | Context) -> float:
+        return self._advice.distance.get(item.agent, math.inf)
 
-    def _victims(self) -> list[Prefix]:
-        """Idle prefixes that may go, first ones first; pinned ones only where nothing runs."""
-        victims = [prefix for prefix in self._idle.values() if not self._pinned(prefix)]
+    def _victims(self, *, pinned: bool) -> list[Prefix | Context]:
+        """What is idle and may go, first ones first; pinned prefixes last, if at all."""
+        victims = [item for item in self._idle.values() if not self._pinned(item)]
         victims.sort(key=self._distance, reverse=True)
-        if not self.running:
-            victims += [prefix for prefix in self._idle.values() if self._pinned(prefix)]
+        if pinned:
+            victims += [item for item in self._idle.values() if self._pinned(item)]
         return victims
 
     def _make_room(self, request: Request) -> bool:
-        """Evict idle prefixes until the request fits; nothing is evicted when it cannot fit."""
-        prefix = self.prefixes[request.agent]
-        need = request.reservation
-        need += prefix.tokens if prefix.place is Place.ABSENT else 0
-        return self._evict(need, [idle for idle in self._victims() if idle is not prefix])
+        """Evict what is idle until the request fits; nothing is evicted when it cannot fit."""
+        prefix, context = self.prefixes[request.agent], self.contexts.of(request)
+        missing = self.pool.rounded(prefix.tokens) if prefix.place is Place.ABSENT else 0
+        own = self.pool.held(context.holder) if context is not None else 0
+        victims = [
+            item
+            for item in self._victims(pinned=not self.running)
+            if item is not prefix and item is not context
+        ]
+        room = self.pool.free + own + self._tokens(victims)
+        if self.needed(request) + missing + self.promised() > room:
+            return False
+        return self._evict(self.pool.rounded(self.held(request)) + missing - own, victims)
 
-    def _evict(self, need: int, victims: list[Prefix]) -> bool:
-        if need > self.pool.free + sum(victim.tokens for victim in victims):
+    def _tokens(self, items: Iterable[Prefix | Context]) -> int:
+        return sum(self.pool.held(item.holder) for item in items)
+
+    def _evict(self, need: int, victims: list[Prefix | Context]) -> bool:
+        if need > self.pool.free + self._tokens(victims):
             return False
         for victim in victims:
             if need <= self.pool.free:
                 break
-            del self._idle[victim.agent]
-            self._vacate(victim)
+            del self._idle[victim.holder]
+            if isinstance(victim, Context):
+                self.contexts.drop(victim)
+            else:
+                self._vacate(victim)
         return True
+
+    def evictable(self) -> int:
+        """Tokens of all that is idle, pinned prefixes too."""
+        return self._tokens(self._idle.values())
+
+    def free_up(self, tokens: int) -> None:
+        """Evict what is idle until so many tokens are free, pinned prefixes last."""
+        if tokens > self.pool.free:
+            self._evict(tokens, self._victims(pinned=True))
 
     def _vacate(self, prefix: Prefix) -> None:
         self.pool.release(prefix.agent)
@@ -119,17 +148,44 @@ class LruMemory(Memory):
         prefix = self.prefixes[request.agent]
         self.counters.admitted(prefix.tokens, hit=prefix.place is not Place.ABSENT)
         self.host.touch(prefix.agent)
+        context = self.contexts.of(request)
+        if context is not None:
+            del self._idle[context.holder]
+            self.take_context(request)
         if prefix.place is Place.ABSENT:
             self._fetch(prefix)
         self._idle.pop(prefix.agent, None)
         prefix.users += 1
-        self.pool.charge(request.id, request.reservation)
+        self.pool.charge(request.id, self.held(request))
+        self._fresh.add(request.id)
         self.running[request.id] = request
-        if prefix.place is Place.RESIDENT:
-            self.compute.add(request)
-        else:
-            request.phase = Phase.PLACING
-            self._placing.append(request)
+        if context is None:
+            self._fetch_context(request)
+        self._placing.append(request)
+        request.phase = Phase.PLACING
+        self._place()
+
+    def _fetch_context(self, request: Request) -> None:
+        """Load what the host has of the context that the request can use."""
+        copy = Context(request.task, request.stage_index, request.agent, 0, 0)
+        copy.tokens = self.host.tokens_of(copy.holder)
+        usable = self.contexts.usable(request, copy)
+        if usable > 0:
+            self.host.touch(copy.holder)
+            request.reuse(usable)
+            self._link.append(request)
+            self._start_load(self._now)
+
+    def _place(self) -> None:
+        """Hand over the requests whose prefix and context are there."""
+        still: list[Request] = []
+        for request in self._placing:
+            there = self.prefixes[request.agent].place is Place.RESIDENT
+            if there and request not in self._link:
+                self.compute.add(request)
+            else:
+                still.append(request)
+        self._placing = still
 
     def _fetch(self, prefix: Prefix) -> None:
         """Give a missing prefix its memory; its KV is loaded, or the next prefill computes it."""
@@ -145,18 +201,22 @@ class LruMemory(Memory):
     def _start_load(self, now: float) -> None:
         """Start the first load of the link if none is under way; free ones are done at once."""
         while self._link and self._load_ends_s == math.inf:
-            takes = self.compute.costs.swap_s(self._link[0].tokens)
+            takes = self.compute.costs.swap_s(_load_tokens(self._link[0]))
             if takes > 0.0:
                 self._load_ends_s = now + takes
             else:
                 self._loaded(self._link.popleft())
 
-    def _loaded(self, prefix: Prefix) -> None:
-        prefix.place, prefix.computed = Place.RESIDENT, True
+    def _loaded(self, item: Prefix | Request) -> None:
+        self.counters.load_tokens += _load_tokens(item)
+        if isinstance(item, Request):
+            self.counters.context_loads += 1
+            self.counters.reused_tokens += item.reused_tokens
+            return
+        item.place, item.computed = Place.RESIDENT, True
         self.counters.loads += 1
-        self.counters.load_tokens += prefix.tokens
-        if prefix.users == 0:  # prefetched, or those who wanted it are gone
-            self._idle[prefix.agent] = prefix
+        if item.users == 0:  # prefetched, or those who wanted it are gone
+            self._idle[item.agent] = item
 
     def _prefetch(self) -> None:
         """Load advised prefixes while the link has nothing to do.
@@ -168,8 +228,8 @@ class LruMemory(Memory):
             if self._link or prefix.place is not Place.ABSENT or agent not in self.host:
                 continue
             own = self._distance(prefix)
-            later = [idle for idle in self._victims() if self._distance(idle) > own]
-            if self._evict(prefix.tokens, [idle for idle in later if not self._pinned(idle)]):
+            later = [idle for idle in self._victims(pinned=False) if self._distance(idle) > own]
+            if self._evict(self.pool.rounded(prefix.tokens), later):
                 self.counters.prefetches += 1
                 self._fetch(prefix)
 
@@ -186,13 +246,7 @@ class LruMemory(Memory):
         self._load_ends_s = math.inf
         self._loaded(self._link.popleft())
         self._start_load(now)
-        still: list[Request] = []
-        for request in self._placing:
-            if self.prefixes[request.agent].place is Place.RESIDENT:
-                self.compute.add(request)
-            else:
-                still.append(request)
-        self._placing = still
+        self._place()
 
     def resident_tokens(self, agent: str) -> int:
         """Tokens of the agent's prefix in the pool or on the way into it: all of them or 0."""
@@ -203,15 +257,41 @@ class LruMemory(Memory):
         """Free the request's memory; its prefix stays, and may be idle now."""
         if request.phase is Phase.PLACING:
             self._placing.remove(request)
-            self.pool.release(request.id)
+            self._give_up_load(request)
         super().finish(request)
         prefix = self.prefixes[request.agent]
         if prefix.computed and prefix.agent in self._uncopied:
             self._uncopied.remove(prefix.agent)
-            self.host.store(prefix, [loading.agent for loading in self._link])
+            self.host.store(prefix, self._being_read())
         prefix.users -= 1
         if prefix.users == 0:
             self._last_user_left(prefix)
+
+    def _leave_context(self, request: Request) -> Context | None:
+        context = super()._leave_context(request)
+        if context is not None:
+            self._idle[context.holder] = context
+            if request.phase is Phase.DONE:
+                self.host.store(context, self._being_read())
+        return context
+
+    def _being_read(self) -> list[Hashable]:
+        return [
+            item.holder
+            if isinstance(item, Prefix)
+            else Context(item.task, item.stage_index, item.agent, item.id, 0).holder
+            for item in self._link
+        ]
+
+    def _give_up_load(self, request: Request) -> None:
+        """The request's context, if it has not come yet, is not needed any more."""
+        if request not in self._link:
+            return
+        if request is self._link[0]:
+            self._load_ends_s = math.inf
+        self._link.remove(request)
+        request.forget_reuse()
+        self._start_load(self._now)
 
     def _last_user_left(self, prefix: Prefix) -> None:
         if prefix.place is Place.INCOMING:
@@ -222,3 +302,8 @@ class LruMemory(Memory):
             self._idle[prefix.agent] = prefix
         else:  # given up before its first prefill: there is nothing to keep
             self._vacate(prefix)
+
+
+def _load_tokens(item: Prefix | Request) -> int:
+    """Tokens that come over the link: a prefix, or what a request uses of its context."""
+    return item.reused_tokens if isinstance(item, Request) else item.tokens

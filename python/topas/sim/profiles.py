@@ -17,7 +17,7 @@ def setup_of(workload: Workload, costs: EngineCosts, options: EngineOptions | No
 
     The service of one request is that of the stage's expected lengths in a typical batch
     (:meth:`EngineCosts.request_s`), that of the stage is so much for each expected round. No
-    task's own lengths enter.
+    task's own lengths enter. Prefixes count in whole pages.
     """
     workflows = {
         name: tuple(_profile(stage, shape, workload, costs) for stage in shape.stages)
@@ -26,7 +26,9 @@ def setup_of(workload: Workload, costs: EngineCosts, options: EngineOptions | No
     loads = options is not None and options.host_cache_tokens != 0
     cost_s = costs.swap_s if loads else costs.prefill_s
     reload_s = {agent: cost_s(tokens) for agent, tokens in workload.agents.items()}
-    return Setup(dict(workload.agents), workflows, reload_s)
+    page = 1 if options is None else options.page_size
+    agents = {agent: -(-tokens // page) * page for agent, tokens in workload.agents.items()}
+    return Setup(agents, workflows, reload_s)
 
 
 def _profile(
@@ -52,7 +54,7 @@ def config_fields(workload: Workload, costs: EngineCosts, options: EngineOptions
     ]
     mean = sum(contexts) / len(contexts) if contexts else 0.0
     return {
-        "kv_capacity_tokens": costs.kv_capacity,
+        "kv_capacity_tokens": costs.kv_capacity // options.page_size * options.page_size,
         "kv_bytes_per_token": costs.kv_bytes_per_token,
         "swap_bytes_per_s": costs.swap_bytes_per_s,
         "decode_s_per_token": costs.typical_step_s(mean),

@@ -29,6 +29,12 @@ class Request:
     engine began to work on the present attempt (its first chunk), ``service_s`` the service of
     earlier attempts whose work was kept, ``computed_prefix`` whether the present attempt's prefill
     computed the static prefix too.
+
+    ``max_new_tokens`` is what is reserved for the generation (all that policies see),
+    ``max_output_tokens`` the most that it may become. ``shared_tokens`` of the input repeat the
+    stage's previous round; ``reused_tokens`` of the present attempt's prompt were in the pool and
+    are not prefilled. ``repeated_tokens`` of the static prefix have still to be computed although
+    another request computes it too.
     """
 
     id: int
@@ -51,9 +57,14 @@ class Request:
     service_s: float = 0.0
     computed_prefix: bool = False
     prefilled_tokens: int = 0
+    max_output_tokens: int = 0
+    shared_tokens: int = 0
+    reused_tokens: int = 0
+    repeated_tokens: int = 0
 
     def __post_init__(self) -> None:
         self.prefill_tokens = self.input_tokens
+        self.max_output_tokens = self.max_output_tokens or self.max_new_tokens
 
     @property
     def reservation(self) -> int:
@@ -64,6 +75,26 @@ class Request:
     def context(self) -> int:
         """Tokens a decode step of this request attends to."""
         return self.prefix_tokens + self.input_tokens + self.generated_tokens
+
+    @property
+    def own_tokens(self) -> int:
+        """KV tokens behind the prefix once the prompt is prefilled, with what is generated."""
+        return self.input_tokens + self.generated_tokens
+
+    @property
+    def remaining_tokens(self) -> int:
+        """Tokens that it may still generate."""
+        return self.max_output_tokens - self.generated_tokens
+
+    def reuse(self, tokens: int) -> None:
+        """So many tokens of the prompt are in the pool: they are not prefilled."""
+        self.reused_tokens = tokens
+        self.prefill_tokens -= tokens
+
+    def forget_reuse(self) -> None:
+        """What was to be reused is not there after all: all of the prompt is prefilled."""
+        self.prefill_tokens += self.reused_tokens
+        self.reused_tokens = 0
 
     def suspend(self, now: float, redo_model: str) -> None:
         """Go back to waiting after a preemption; what is lost depends on the redo model."""
@@ -76,7 +107,9 @@ class Request:
             self.prefill_tokens -= self.prefilled_tokens
         elif decoding:
             self.prefill_tokens = self.input_tokens + self.generated_tokens
-        self.prefilled_tokens = 0
+        else:
+            self.prefill_tokens += self.reused_tokens
+        self.prefilled_tokens = self.reused_tokens = self.repeated_tokens = 0
         self.phase = Phase.WAITING
         self.attempt_s = None
         self.computed_prefix = False

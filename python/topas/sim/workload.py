@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from topas.errors import WorkflowError
+from topas.errors import ConfigError, WorkflowError
 from topas.sim.checks import check_int, check_number
 
 __all__ = ["Round", "StageShape", "Task", "WorkflowShape", "Workload"]
@@ -26,16 +26,26 @@ class Round:
     wait_s : float
         Tool wait before the round, seconds. Before the first round of a stage it runs from the
         release of the stage, or from the end of the stage that :attr:`StageShape.wait_from` names.
+    shared_tokens : int
+        How much of the input, from its start, repeats input and output of the stage's previous
+        round; at most ``input_tokens``. An engine that keeps contexts need not prefill it.
     """
 
     input_tokens: int
     output_tokens: int
     wait_s: float = 0.0
+    shared_tokens: int = 0
 
     def __post_init__(self) -> None:
+        check_int("shared_tokens", self.shared_tokens, minimum=0)
         check_int("input_tokens", self.input_tokens, minimum=0)
         check_int("output_tokens", self.output_tokens, minimum=1)
         check_number("wait_s", self.wait_s)
+        if self.shared_tokens > self.input_tokens:
+            raise ConfigError(
+                f"shared_tokens: at most the {self.input_tokens} of the input, "
+                f"got {self.shared_tokens}"
+            )
 
 
 @dataclass(frozen=True)

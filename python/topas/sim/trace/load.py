@@ -5,8 +5,9 @@ What a file does not say is settled here:
 - The static prefix of an agent is the smallest that any of its stages shows, since all sessions
   share it: ``static_prefix_tokens`` where rows carry it, else the input of the first round, or
   what the second round shares with it, whichever is less. The rest of each input is dynamic.
-- A round's dynamic input holds the whole context so far. It is prefilled again in each round: the
-  cache of the model keeps static prefixes only.
+- A round's dynamic input holds the whole context so far. What of it repeats the stage's previous
+  round (``shared_tokens`` without the static prefix, at most that round's input and output) is
+  prefilled again in each round unless the engine keeps contexts.
 - ``tool_wait_s`` is the time since the previous round of the same context. Before the first round
   of a stage it therefore runs from the end of the predecessor with the same agent (else from the
   last predecessor's), at the same time as the sub-agents called in between. Waits are capped:
@@ -147,14 +148,20 @@ def _workload(
 
 
 def _rounds(segment: Segment, prefix: int, scale: TraceScale) -> tuple[Round, ...]:
-    return tuple(
-        Round(
-            max(round(row.input_tokens * scale.token_scale) - prefix, 0),
-            max(round(row.output_tokens * scale.token_scale), 1),
-            min(row.tool_wait_s, scale.max_tool_wait_s),
+    rounds: list[Round] = []
+    for row in segment.rows:
+        tokens = max(round(row.input_tokens * scale.token_scale) - prefix, 0)
+        shared = max(round(row.shared_tokens * scale.token_scale) - prefix, 0)
+        before = rounds[-1].input_tokens + rounds[-1].output_tokens if rounds else 0
+        rounds.append(
+            Round(
+                tokens,
+                max(round(row.output_tokens * scale.token_scale), 1),
+                min(row.tool_wait_s, scale.max_tool_wait_s),
+                min(shared, before, tokens),
+            )
         )
-        for row in segment.rows
-    )
+    return tuple(rounds)
 
 
 def _profiles(
