@@ -97,3 +97,26 @@ def keep(view: QueueView, *, admit: Sequence[int] = (), preempt: Sequence[int] =
     by_id = {r.id: r.agent for r in (*view.waiting, *view.running)}
     running = [r.id for r in view.running if r.id not in preempt] + list(admit)
     return Plan(list(admit), list(preempt), frozenset(by_id[id_] for id_ in running))
+
+
+def dense_workload(seed: int, *, tasks: int = 8) -> Workload:
+    """As :func:`random_workload`, but short prompts, long outputs and all at once.
+
+    The rounds of a stage extend one another, the later ones by up to 30 tokens.
+    """
+    rng = random.Random(seed)
+    base = random_workload(seed, tasks=tasks)
+    built = []
+    for index, task in enumerate(base.tasks):
+        stages = []
+        for rounds in task.stages:
+            extended: list[Round] = []
+            shared = 0
+            for item in rounds:
+                tokens = shared + rng.randint(0, 30)
+                output = rng.randint(20, 150)
+                extended.append(Round(tokens, output, item.wait_s / 4, shared))
+                shared = tokens + output
+            stages.append(tuple(extended))
+        built.append(Task(task.id, 0.2 * index, task.workflow, tuple(stages)))
+    return Workload(f"dense-{seed}", base.agents, base.workflows, tuple(built))

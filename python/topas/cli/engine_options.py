@@ -13,7 +13,7 @@ from topas.errors import ConfigError
 from topas.sim import EngineCosts, EngineOptions
 from topas.sim.cost import GPUS, MODELS, engine_costs
 from topas.sim.cost.measured import load_costs
-from topas.sim.options import BATCHINGS
+from topas.sim.options import BATCHINGS, IN_BATCH_PREFIXES, RESERVATIONS
 
 __all__ = [
     "Batching",
@@ -22,12 +22,17 @@ __all__ = [
     "ChunkedPrefillTokens",
     "Costs",
     "GpuName",
+    "InBatchPrefixes",
     "MaxRunning",
     "MaxTime",
     "MemFraction",
     "ModelName",
+    "NewTokenRatio",
     "OverReserve",
+    "PageSize",
     "RedoModel",
+    "Reservation",
+    "ReuseContext",
     "TensorParallel",
     "costs_of",
     "options_of",
@@ -53,6 +58,13 @@ MaxTime = Annotated[float | None, _option("Stop at this simulated time, seconds.
 OverReserve = Annotated[float, _option("max_new over the true output.")]
 MaxRunning = Annotated[int, _option("Limit on admitted requests; 0: none.")]
 RedoModel = Annotated[str, _option("What a preempted request redoes: decode, prefill, kept.")]
+Reservation = Annotated[str, _option(f"What admission reserves: {', '.join(RESERVATIONS)}.")]
+NewTokenRatio = Annotated[float, _option("Share of max_new, for --reservation estimated.")]
+PageSize = Annotated[int, _option("Tokens of a page of the KV pool.")]
+ReuseContext = Annotated[bool, _option("Reuse a stage's own context between its rounds.")]
+InBatchPrefixes = Annotated[
+    str, _option(f"A prefix that the batch computes: {', '.join(IN_BATCH_PREFIXES)}.")
+]
 
 
 def costs_of(given: Mapping[str, Any]) -> EngineCosts:
@@ -98,8 +110,18 @@ def _with_capacity(costs: EngineCosts, capacity: int) -> EngineCosts:
     return EngineCosts(**{**costs.to_dict(), "kv_capacity": capacity})
 
 
+# Fields of EngineOptions that not every command offers.
+_OPTIONAL = ("reservation", "new_token_ratio", "page_size", "reuse_context", "in_batch_prefixes")
+
+
 def options_of(given: Mapping[str, Any]) -> EngineOptions:
     """Behaviour of the engine from the options.
+
+    Parameters
+    ----------
+    given : mapping
+        Options by name; those of SGLang's memory rules (``reservation``, ``new_token_ratio``,
+        ``page_size``, ``reuse_context``, ``in_batch_prefixes``) need not be there.
 
     Raises
     ------
@@ -114,4 +136,5 @@ def options_of(given: Mapping[str, Any]) -> EngineOptions:
         chunked_prefill_tokens=given["chunked_prefill_tokens"],
         charge_decisions_s=given["charge_decisions"],
         max_time_s=given.get("max_time"),
+        **{name: given[name] for name in _OPTIONAL if name in given},
     )

@@ -81,6 +81,11 @@ def simulate(
     over_reserve: engine_options.OverReserve = 1.0,
     max_running: engine_options.MaxRunning = 0,
     redo_model: engine_options.RedoModel = "decode",
+    reservation: engine_options.Reservation = "full",
+    new_token_ratio: engine_options.NewTokenRatio = 0.7,
+    page_size: engine_options.PageSize = 1,
+    reuse_context: engine_options.ReuseContext = False,
+    in_batch_prefixes: engine_options.InBatchPrefixes = "shared",
     config: Annotated[
         list[str] | None, _option("Option of the topas policies, FIELD=VALUE.", "--set")
     ] = None,

@@ -207,6 +207,9 @@ class PluginPolicy(TopasPolicy):
             self._scheduler.stage_completed(now, f"request {request.id}", "call")
             self._meter.task_took(now - request.ready_s)
 
+    def request_retracted(self, now: float, request: RequestView) -> None:
+        """Nothing: :meth:`plan` sees that the request does not run."""
+
     def plan(self, now: float, view: QueueView) -> Plan:
         """Tell the core what the engine made of the last plan, then ask it."""
         running = {request.id for request in view.running}

@@ -284,9 +284,11 @@ class Engine:
         self._charge_decision()
         self._carry_out(plan)
         if self._since_progress > self.options.stall_limit:
+            oldest = min((*self._waiting.values(), *self.memory.running.values()), key=_age)
             self.result.stopped = (
                 f"{self._since_progress} decisions without an arrival or a finished request "
-                f"at {self._now:g} s: the policy goes in circles"
+                f"at {self._now:g} s: the policy goes in circles; request {oldest.id} (task "
+                f"{oldest.task!r}, stage {oldest.stage!r}) is unserved since {oldest.ready_s:g} s"
             )
 
     def _retract(self) -> bool:
@@ -336,3 +338,8 @@ class Engine:
         result.end_s = self._now
         result.peak_kv_tokens = self.pool.peak
         return result
+
+
+def _age(request: Request) -> tuple[float, int]:
+    """The older request is the less."""
+    return request.ready_s, request.id

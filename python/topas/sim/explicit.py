@@ -23,9 +23,9 @@ class ExplicitMemory(Memory):
 
     The memory that prefixes and reservations leave free holds contexts
     (:attr:`EngineOptions.reuse_context`), which go when a plan needs the room. With
-    ``reservation="estimated"`` plans are made with estimated reservations, and the engine's own rule
-    comes on top: admitted requests start in the plan's order while they fit, the first that does
-    not makes those behind it wait; so do prefixes on their way.
+    ``reservation="estimated"`` plans are made with estimated reservations, and the engine's own
+    rule comes on top: admitted requests start in the plan's order while they fit, the first that
+    does not makes those behind it wait; so do prefixes on their way.
 
     Transfers are serialised, leaving prefixes before entering ones, and overlap with compute. A
     leaving prefix holds its memory until it is copied; an admitted request waits until its prefix
@@ -201,9 +201,9 @@ class ExplicitMemory(Memory):
     def _enters(self, prefix: Prefix) -> bool:
         """Whether there is room for an entering prefix, which contexts make if they can."""
         tokens = self.pool.rounded(prefix.tokens)
-        if self.estimated and self._in_pool():
-            if tokens + self.promised() > self.pool.free + self.contexts.tokens:
-                return False
+        beside = self.promised() if self._in_pool() else 0.0
+        if tokens + beside > self.pool.free + self.contexts.tokens:
+            return False
         return self.contexts.make_room(tokens)
 
     def _place(self) -> None:

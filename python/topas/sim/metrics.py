@@ -43,6 +43,11 @@ class RunMetrics:
         Share of admissions, weighted by prefix tokens, whose prefix needed neither.
     preemptions, redone_tokens : int
         Preempted requests, and generated tokens that had to be made again.
+    retractions : int
+        Requests that the engine stopped because decoding ran out of memory; no preemptions.
+    reused_tokens : int
+        Input tokens not prefilled because a stage's own context was still in the pool or on the
+        host.
     completed_requests, decisions : int
         Counts.
     peak_kv_tokens : int
@@ -75,6 +80,8 @@ class RunMetrics:
     hit_rate: float | None
     preemptions: int
     redone_tokens: int
+    retractions: int
+    reused_tokens: int
     completed_requests: int
     decisions: int
     peak_kv_tokens: int
@@ -139,6 +146,8 @@ def summarise(result: RunResult) -> RunMetrics:
         hit_rate=_ratio(counters.prefix_tokens_hit, counters.prefix_tokens_needed),
         preemptions=counters.preemptions,
         redone_tokens=counters.redone_tokens,
+        retractions=counters.retractions,
+        reused_tokens=counters.reused_tokens,
         completed_requests=counters.completed_requests,
         decisions=counters.decisions,
         peak_kv_tokens=result.peak_kv_tokens,

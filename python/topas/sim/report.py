@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich import box
@@ -54,17 +54,22 @@ _ENGINE = (
 def to_tables(comparison: Comparison, console: Console) -> list[Table]:
     """Tables with one row a policy: one if the console is wide enough for all columns, else two.
 
-    The best mean and p99 JCT are bold; ``*`` marks a run that stopped early.
+    The best mean and p99 JCT are bold; ``*`` marks a run that stopped early. Retractions and reused
+    tokens are shown where the engine can have them.
     """
-    decision = _Column("µs/de-\ncision", lambda run: comparison.decision_us[run.policy], 1)
-    engine = (*_ENGINE, decision)
-    whole = _table(comparison, (*_TASKS, *engine), _title(comparison))
+    engine = list(_ENGINE)
+    if comparison.options.reservation == "estimated":
+        engine.append(_Column("retrac-\ntions", lambda run: run.retractions))
+    if comparison.options.reuse_context:
+        engine.append(_Column("reused\nktok", lambda run: run.reused_tokens / 1000, 1))
+    engine.append(_Column("µs/de-\ncision", lambda run: comparison.decision_us[run.policy], 1))
+    whole = _table(comparison, [*_TASKS, *engine], _title(comparison))
     if console.measure(whole).maximum <= console.width - 1:
         return [whole]
     return [_table(comparison, _TASKS, _title(comparison)), _table(comparison, engine, None)]
 
 
-def _table(comparison: Comparison, columns: tuple[_Column, ...], title: str | None) -> Table:
+def _table(comparison: Comparison, columns: Sequence[_Column], title: str | None) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
         title=title,
