@@ -325,3 +325,70 @@ def test_modes_reach_the_built_in_workloads() -> None:
     }
     assert all(run.finished == 10 for run in runs.values())
     assert len({run.mean_jct_s for run in runs.values()}) == 3
+
+
+# ---- a prefix that the batch itself computes
+
+
+def _in_batch(mode: Any, requests: Sequence[tuple[str, float, int, int]], **more: Any) -> Any:
+    options = dataclasses.replace(CHUNKED, in_batch_prefixes=mode, **more)
+    workload = singles({"A": 0, "P": 100}, requests)
+    return Engine(workload, Fcfs(), FIXED, options).run()
+
+
+@pytest.mark.parametrize(
+    ("mode", "ends"),
+    [
+        # One pass of 100 + 10 + 10 + 20 tokens: 1.9 s, then 4 steps.
+        ("shared", [5.9, 5.9, 5.9]),
+        # A pass of 100 + 10 + 20 tokens: 1.8 s; the second of P in one of 10: to 2.4.
+        ("deferred", [6.4, 6.4, 6.4]),
+        # A pass of 100 + 10 + 100 + 10 + 20 tokens: 2.9 s.
+        ("repeated", [6.9, 6.9, 6.9]),
+    ],
+)
+def test_who_computes_a_prefix_in_a_batch(mode: Any, ends: list[float]) -> None:
+    requests = [("P", 0.0, 10, 4), ("P", 0.0, 10, 4), ("A", 0.0, 20, 4)]
+    result = _in_batch(mode, requests, chunked_prefill_tokens=1000)
+    assert list(result.finish_s.values()) == pytest.approx(ends)
+    repeated = 100 if mode == "repeated" else 0
+    assert result.counters.repeated_prefix_tokens == repeated
+    assert result.counters.prefill_tokens == 140 + repeated
+    assert result.counters.cold_prefixes == 2
+    assert result.counters.recomputed_prefixes == 0
+
+
+def test_a_cut_request_goes_on_before_deferred_ones() -> None:
+    # Chunks of 120: prefix and 10 of request 1, 10 of request 3, which is cut; then its other 50
+    # and request 2, which was deferred.
+    requests = [("P", 0.0, 10, 1), ("P", 0.0, 30, 1), ("A", 0.0, 60, 1)]
+    result = _in_batch("deferred", requests, chunked_prefill_tokens=120)
+    # 0.5 + 1.2, 0.5 + 0.8; all three decode from 3.0 on
+    assert list(result.finish_s.values()) == pytest.approx([4.0] * 3)
+    assert result.counters.decode_steps == 1
+
+
+def test_only_what_was_missing_when_the_batch_began_is_repeated() -> None:
+    # Chunks of 80: 80 of the prefix; its last 20, request 1's 10, then request 2 computes these 20
+    # again and 10 of its own.
+    requests = [("P", 0.0, 10, 1), ("P", 0.0, 10, 1)]
+    result = _in_batch("repeated", requests, chunked_prefill_tokens=80)
+    assert result.counters.repeated_prefix_tokens == 20
+    assert result.counters.prefill_tokens == 140
+    assert list(result.finish_s.values()) == pytest.approx([1.3 + 1.1 + 1.0] * 2)
+
+
+@pytest.mark.parametrize("mode", ["shared", "deferred", "repeated"])
+def test_whole_prefills_compute_a_prefix_once(mode: Any) -> None:
+    requests = [("P", 0.0, 10, 4), ("P", 0.0, 10, 4), ("A", 0.0, 20, 4)]
+    result = _in_batch(mode, requests, batching="prefill-first")
+    assert result.counters.prefill_tokens == 140
+    assert list(result.finish_s.values()) == pytest.approx([1.6 + 0.6 + 0.7 + 4] * 3)
+
+
+@pytest.mark.parametrize("batching", ["chunked", "mixed"])
+def test_a_prefix_is_computed_once_in_any_mode_when_it_is_there(batching: Any) -> None:
+    for mode in ("shared", "deferred", "repeated"):
+        requests = [("P", 50.0 * i, 10, 4) for i in range(3)]
+        result = _in_batch(mode, requests, batching=batching)
+        assert result.counters.prefill_tokens == 130

@@ -123,3 +123,35 @@ def test_bad_input_is_a_typed_error(arguments: tuple[str, ...], message: str) ->
         _run(*arguments)
     assert message in str(caught.value)
     assert isinstance(caught.value, ConfigError | TraceError)
+
+
+def test_memory_rules_reach_the_engine() -> None:
+    arguments = (
+        *("metagpt-sop", "--tasks", "4", "--rate", "0.05", "--policies", "lpm,topas"),
+        *("--reservation", "estimated", "--new-token-ratio", "0.2", "--page-size", "16"),
+        *("--reuse-context", "--in-batch-prefixes", "deferred", "--batching", "chunked"),
+    )
+    report = _json(*arguments)
+    engine = report["engine"]
+    assert (engine["reservation"], engine["new_token_ratio"]) == ("estimated", 0.2)
+    assert (engine["page_size"], engine["reuse_context"]) == (16, True)
+    assert engine["in_batch_prefixes"] == "deferred"
+    assert all(run["reused_tokens"] > 0 for run in report["policies"])
+    table = _run(*arguments)
+    assert "retrac-" in table
+    assert "reused" in table
+    assert "retrac-" not in _run("chain-3", "--tasks", "2", "--rate", "1", "--policies", "lpm")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "field"),
+    [
+        ("--reservation", "half", "reservation"),
+        ("--new-token-ratio", "2", "new_token_ratio"),
+        ("--page-size", "0", "page_size"),
+        ("--in-batch-prefixes", "x", "in_batch_prefixes"),
+    ],
+)
+def test_wrong_memory_rules_name_the_field(option: str, value: str, field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
+        _run("chain-3", "--tasks", "2", option, value)
