@@ -30,7 +30,7 @@ class Contexts:
 
     def of(self, request: Request) -> Context | None:
         """The context of the request's stage."""
-        return self._held.get(("context", request.task, request.stage_index))
+        return self._held.get(request.context_holder)
 
     def match(self, request: Request) -> int:
         """Tokens of the request's prompt, behind the prefix, that are in the pool; whole pages."""

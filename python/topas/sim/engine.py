@@ -165,6 +165,8 @@ class Engine:
         changed = False
         while self._next_event() <= until + TIME_EPSILON_S:
             changed = True
+            # A boundary may be reached a rounding error before what it was to reach.
+            self._now = max(self._now, self._next_event())
             own = self.memory.next_event()
             if own <= (self._events[0][0] if self._events else math.inf):
                 self.memory.handle_event(own)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 
 from topas.errors import CapacityError, StateError
 from topas.policies.base import Plan
@@ -30,8 +30,10 @@ class ExplicitMemory(Memory):
     Transfers are serialised, leaving prefixes before entering ones, and overlap with compute. A
     leaving prefix holds its memory until it is copied; an admitted request waits until its prefix
     is there and its memory is free, others run meanwhile. A prefix without a host copy gets its
-    memory without a transfer, and the agent's next prefill computes it. A
-    plan that takes a leaving prefix back, or drops one that is still coming, cancels the transfer.
+    memory without a transfer, and the agent's next prefill computes it. A plan that takes a leaving
+    prefix back, or drops one that is still coming, cancels the transfer. Contexts that have copies
+    (:attr:`EngineOptions.host_cache_tokens`) come after the prefixes, each for the request that
+    wants it and has its memory.
     """
 
     def __init__(
@@ -46,7 +48,8 @@ class ExplicitMemory(Memory):
         self._target: frozenset[str] = frozenset()
         self._leaving: list[Prefix] = []
         self._entering: list[Prefix] = []
-        self._current: Prefix | None = None
+        self._loading: list[Request] = []  # whose contexts come
+        self._current: Prefix | Request | None = None
         self._ends_s = math.inf
         self._placing: list[Request] = []
         self._swap_s = compute.costs.swap_s
@@ -145,15 +148,22 @@ class ExplicitMemory(Memory):
 
     def handle_event(self, now: float) -> None:
         """The transfer under way has ended; the next one starts."""
-        prefix = self._current
-        if prefix is None:
+        item = self._current
+        if item is None:
             raise StateError("no transfer is under way")
         self._current, self._ends_s = None, math.inf
         self._fresh.clear()
-        self._complete(prefix)
+        self._complete(item)
         self._proceed(now)
 
-    def _complete(self, prefix: Prefix) -> None:
+    def _complete(self, item: Prefix | Request) -> None:
+        if isinstance(item, Request):
+            self.copy_loaded(item)
+            self.compute.add(item)
+        else:
+            self._moved(item)
+
+    def _moved(self, prefix: Prefix) -> None:
         if prefix.place is Place.LEAVING:
             self.counters.offloads += 1
             prefix.copied = True
@@ -169,26 +179,42 @@ class ExplicitMemory(Memory):
         """Start transfers while the channel is free, then the requests that can be."""
         if self.estimated:
             self._place()
-        while self._current is None and (self._leaving or self._entering):
-            if self._leaving:
-                prefix = self._leaving.pop(0)
-                takes = self._swap_s(prefix.tokens)
-            elif self._enters(self._entering[0]):
-                prefix = self._entering.pop(0)
-                self.pool.charge(prefix.agent, prefix.tokens)
-                takes = self._swap_s(prefix.tokens) if prefix.copied else 0.0
-            else:
-                break
-            if takes > 0.0:
-                self._current, self._ends_s = prefix, now + takes
-            else:
-                self._complete(prefix)
+        self._transfer(now)
         self._place()
+        if self._loading:
+            self._transfer(now)
         stuck = self._placing and self._current is None and not self._in_pool()
         if stuck and self.estimated and self._target - {self._placing[0].agent}:
             # The prefixes leave no room for any request: all but one wait.
             self.give_up_prefixes(keep=self._placing[0].agent)
             self._proceed(now)
+
+    def _transfer(self, now: float) -> None:
+        """Start transfers while the channel is free; those that take no time are done at once."""
+        while self._current is None and (self._leaving or self._entering or self._loading):
+            item: Prefix | Request
+            if self._leaving:
+                item = self._leaving.pop(0)
+                tokens = item.tokens
+            elif self._entering and self._enters(self._entering[0]):
+                item = self._entering.pop(0)
+                self.pool.charge(item.agent, item.tokens)
+                tokens = item.tokens if item.copied else 0
+            elif self._loading:
+                item = self._loading.pop(0)
+                tokens = item.reused_tokens
+            else:
+                break
+            takes = self._swap_s(tokens)
+            if takes > 0.0:
+                self._current, self._ends_s = item, now + takes
+            else:
+                self._complete(item)
+
+    def being_read(self) -> Sequence[Hashable]:
+        """Holders of the copies of contexts that come, or are to come."""
+        coming = [*self._loading, *([self._current] if self._current is not None else [])]
+        return [item.context_holder for item in coming if isinstance(item, Request)]
 
     def _in_pool(self, agent: str | None = None) -> bool:
         """Whether any request (of the agent) holds memory."""
@@ -228,11 +254,15 @@ class ExplicitMemory(Memory):
         return self.pool.rounded(request.own_tokens + 1) <= room  # it is alone, and may retract
 
     def _start(self, request: Request) -> None:
+        kept = self.contexts.of(request) is not None
         self.take_context(request)
         self.contexts.make_room(self.pool.rounded(self.held(request)))
         self.pool.charge(request.id, self.held(request))
         self._fresh.add(request.id)
-        self.compute.add(request)
+        if not kept and self.reuse_copy(request):
+            self._loading.append(request)
+        else:
+            self.compute.add(request)
 
     def evictable(self) -> int:
         """Tokens of all contexts."""
@@ -272,6 +302,12 @@ class ExplicitMemory(Memory):
 
     def abort(self, request: Request) -> None:
         """Take the request out of wherever it is."""
-        if request.phase is Phase.PLACING:
+        if request is self._current:
+            self._current, self._ends_s = None, math.inf
+            request.forget_reuse()
+        elif request in self._loading:
+            self._loading.remove(request)
+            request.forget_reuse()
+        elif request.phase is Phase.PLACING:
             self._placing.remove(request)
         super().abort(request)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from topas.errors import StateError
 from topas.policies.base import Plan, PrefixAdvice
 from topas.sim.compute import Compute
 from topas.sim.counters import Counters
-from topas.sim.host import HostCache
 from topas.sim.memory import Memory
 from topas.sim.options import EngineOptions
 from topas.sim.pool import KvPool
@@ -49,7 +48,6 @@ class LruMemory(Memory):
         options: EngineOptions,
     ) -> None:
         super().__init__(pool, prefixes, compute, counters, options)
-        self.host = HostCache(options.host_cache_tokens)
         # Resident without users, in the order they became idle.
         self._idle: dict[Hashable, Prefix | Context] = {}
         self._uncopied: set[str] = set()  # to be computed, not copied to the host yet
@@ -159,22 +157,12 @@ class LruMemory(Memory):
         self.pool.charge(request.id, self.held(request))
         self._fresh.add(request.id)
         self.running[request.id] = request
-        if context is None:
-            self._fetch_context(request)
+        if context is None and self.reuse_copy(request):
+            self._link.append(request)
+            self._start_load(self._now)
         self._placing.append(request)
         request.phase = Phase.PLACING
         self._place()
-
-    def _fetch_context(self, request: Request) -> None:
-        """Load what the host has of the context that the request can use."""
-        copy = Context(request.task, request.stage_index, request.agent, 0, 0)
-        copy.tokens = self.host.tokens_of(copy.holder)
-        usable = self.contexts.usable(request, copy)
-        if usable > 0:
-            self.host.touch(copy.holder)
-            request.reuse(usable)
-            self._link.append(request)
-            self._start_load(self._now)
 
     def _place(self) -> None:
         """Hand over the requests whose prefix and context are there."""
@@ -208,13 +196,12 @@ class LruMemory(Memory):
                 self._loaded(self._link.popleft())
 
     def _loaded(self, item: Prefix | Request) -> None:
-        self.counters.load_tokens += _load_tokens(item)
         if isinstance(item, Request):
-            self.counters.context_loads += 1
-            self.counters.reused_tokens += item.reused_tokens
+            self.copy_loaded(item)
             return
         item.place, item.computed = Place.RESIDENT, True
         self.counters.loads += 1
+        self.counters.load_tokens += item.tokens
         if item.users == 0:  # prefetched, or those who wanted it are gone
             self._idle[item.agent] = item
 
@@ -262,7 +249,7 @@ class LruMemory(Memory):
         prefix = self.prefixes[request.agent]
         if prefix.computed and prefix.agent in self._uncopied:
             self._uncopied.remove(prefix.agent)
-            self.host.store(prefix, self._being_read())
+            self.host.store(prefix, self.being_read())
         prefix.users -= 1
         if prefix.users == 0:
             self._last_user_left(prefix)
@@ -271,16 +258,12 @@ class LruMemory(Memory):
         context = super()._leave_context(request)
         if context is not None:
             self._idle[context.holder] = context
-            if request.phase is Phase.DONE:
-                self.host.store(context, self._being_read())
         return context
 
-    def _being_read(self) -> list[Hashable]:
+    def being_read(self) -> Sequence[Hashable]:
+        """Holders of the copies that are on the link."""
         return [
-            item.holder
-            if isinstance(item, Prefix)
-            else Context(item.task, item.stage_index, item.agent, item.id, 0).holder
-            for item in self._link
+            item.context_holder if isinstance(item, Request) else item.holder for item in self._link
         ]
 
     def _give_up_load(self, request: Request) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from topas.errors import StateError
 from topas.policies.base import Plan
@@ -13,6 +13,7 @@ from topas.sim.admission import NewTokenRatio
 from topas.sim.compute import Compute
 from topas.sim.contexts import Contexts
 from topas.sim.counters import Counters
+from topas.sim.host import HostCache
 from topas.sim.options import EngineOptions
 from topas.sim.pool import KvPool
 from topas.sim.prefix import Context, Place, Prefix
@@ -54,6 +55,7 @@ class Memory(ABC):
         self.options = options
         self.running: dict[int, Request] = {}
         self.contexts = Contexts(pool, enabled=options.reuse_context)
+        self.host = HostCache(options.host_cache_tokens)
         self.ratio = NewTokenRatio(options)
         self._fresh: set[int] = set()  # requests admitted in the present pass
         self.estimated = options.reservation == "estimated"
@@ -172,7 +174,11 @@ class Memory(ABC):
         self.give_up_prefixes()
         if self.steps_that_fit(batch, 1) == 1:
             return None
-        others = [request for request in self.running.values() if request is not batch[0]]
+        others = [
+            request
+            for request in self.running.values()
+            if request is not batch[0] and request.id in self.pool
+        ]
         if not others:
             last = batch[0]
             raise StateError(
@@ -208,10 +214,40 @@ class Memory(ABC):
         request.reuse(usable)
         self.counters.reused_tokens += usable
 
+    def reuse_copy(self, request: Request) -> bool:
+        """Have the request wait for what the host has of its stage's context.
+
+        Returns
+        -------
+        bool
+            Whether there is anything to load: ``request.reused_tokens``.
+        """
+        copy = Context(request.task, request.stage_index, request.agent, 0, 0)
+        copy.tokens = self.host.tokens_of(copy.holder)
+        usable = self.contexts.usable(request, copy)
+        if usable <= 0:
+            return False
+        self.host.touch(copy.holder)
+        request.reuse(usable)
+        return True
+
+    def copy_loaded(self, request: Request) -> None:
+        """The request's context has come from the host."""
+        self.counters.context_loads += 1
+        self.counters.load_tokens += request.reused_tokens
+        self.counters.reused_tokens += request.reused_tokens
+
+    @abstractmethod
+    def being_read(self) -> Sequence[Hashable]:
+        """Holders of the copies that are being loaded, or are to be."""
+
     def _leave_context(self, request: Request) -> Context | None:
         """Keep what a request leaves behind: all of one that is done, else the computed prompt."""
         if request.phase is Phase.DONE:
-            return self.contexts.keep(request, request.own_tokens)
+            context = self.contexts.keep(request, request.own_tokens)
+            if context is not None:
+                self.host.store(context, self.being_read())
+            return context
         if self.options.redo_model == "kept" or not self.prefixes[request.agent].computed:
             return None
         return self.contexts.keep(request, request.reused_tokens + request.prefilled_tokens)

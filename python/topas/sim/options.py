@@ -54,8 +54,8 @@ class EngineOptions:
         from the first time, so leaving is free.
     host_cache_tokens : int or None
         Host memory for copies of the prefixes that the engine's own cache evicts, tokens; 0: none,
-        an evicted prefix is computed again; ``None``: unlimited. Explicit residency always has its
-        host copies.
+        an evicted prefix is computed again; ``None``: unlimited. Explicit residency always has host
+        copies of its prefixes; here it is the room for those of contexts.
     batching : {"prefill-first", "chunked", "mixed"}
         What an engine's batch is made of. ``prefill-first``: one whole prefill at a time, decode
         steps when no prefill waits. ``chunked``: a prefill batch takes up to

@@ -8,7 +8,7 @@ from enum import Enum
 
 from topas.policies.base import Id
 
-__all__ = ["Context", "Place", "Prefix"]
+__all__ = ["Context", "Place", "Prefix", "context_holder"]
 
 
 class Place(Enum):
@@ -63,4 +63,9 @@ class Context:
     @property
     def holder(self) -> Hashable:
         """Its name in the KV pool."""
-        return ("context", self.task, self.stage_index)
+        return context_holder(self.task, self.stage_index)
+
+
+def context_holder(task: Id, stage_index: int) -> Hashable:
+    """Name of a stage's context in the KV pool and on the host."""
+    return ("context", task, stage_index)

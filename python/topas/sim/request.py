@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum
 
 from topas.policies.base import Id
+from topas.sim.prefix import context_holder
 
 __all__ = ["Phase", "Request"]
 
@@ -75,6 +77,11 @@ class Request:
     def context(self) -> int:
         """Tokens a decode step of this request attends to."""
         return self.prefix_tokens + self.input_tokens + self.generated_tokens
+
+    @property
+    def context_holder(self) -> Hashable:
+        """Name of its stage's context in the pool and on the host."""
+        return context_holder(self.task, self.stage_index)
 
     @property
     def own_tokens(self) -> int:
