@@ -296,6 +296,15 @@ def test_the_clock_never_goes_back_when_decisions_are_slow() -> None:
     assert policy.times == sorted(policy.times)
 
 
+def test_an_arrival_a_rounding_error_after_a_boundary_is_no_step_back() -> None:
+    # decisions to 0.3 and 0.6; the third arrival is at 0.6000000000000001
+    policy = _Services()
+    workload = singles({"A": 0}, [("A", 0.2 * i, 0, 5) for i in (0, 1, 3)])
+    Engine(workload, policy, ROUND_COSTS, EngineOptions(charge_decisions_s=0.3)).run()
+    assert 0.2 * 3 in policy.times
+    assert policy.times == sorted(policy.times)
+
+
 @pytest.mark.parametrize(("arrival_s", "end_s"), [(6.5, 10.5), (5.0, 10.0)])
 def test_transfers_and_arrivals_while_the_policy_decides(arrival_s: float, end_s: float) -> None:
     def answer(now: float, view: QueueView) -> Plan:

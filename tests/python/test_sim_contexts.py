@@ -240,6 +240,41 @@ def test_a_context_stays_while_its_prefix_is_resident() -> None:
     assert alone.counters.loads == 1
 
 
+def test_explicit_residency_loads_contexts_after_prefixes() -> None:
+    # A's prefix leaves at 11.5 and its context is given up with it; both have copies: 0.2 s and
+    # 0.12 s from 31.5 on, then the 20 new tokens
+    options = dataclasses.replace(REUSE, host_cache_tokens=None)
+    result = _run(_workload({"A": 100}, [("A", 0.0, TWO)]), options, Scripted(_admit_all))
+    assert result.finish_s[0] == pytest.approx(31.5 + 0.2 + 0.12 + 0.2 + 10)
+    counters = result.counters
+    assert (counters.loads, counters.context_loads, counters.load_tokens) == (1, 1, 160)
+    assert counters.reused_tokens == 60
+
+
+@pytest.mark.parametrize("preempt_s", [33.0, 100.0])
+def test_a_preempted_load_of_a_context_starts_again(preempt_s: float) -> None:
+    # A link of 2 tokens/s: A's prefix comes to 81.5 and its context to 111.5; request 3 stops that.
+    slow = dataclasses.replace(COSTS, swap_bytes_per_s=0.4)
+
+    def answer(now: float, view: QueueView) -> Plan:
+        waiting = [r.id for r in view.waiting]
+        if 3 in waiting:
+            return keep(view, admit=[3], preempt=[r.id for r in view.running])
+        return keep(view, admit=waiting if not view.running else [])
+
+    tasks = [("A", 0.0, (Round(50, 10), Round(80, 10, 20.0, 60))), ("B", preempt_s, (Round(0, 1),))]
+    workload = _workload({"A": 100, "B": 0}, tasks)
+    options = dataclasses.replace(REUSE, host_cache_tokens=None, offload_copies=False)
+    engine = Engine(workload, Scripted(answer), slow, options)
+    result = engine.run()
+    # request 3 runs for a second; then all of the prefix and of the context comes again
+    assert result.finish_s[1] == pytest.approx(preempt_s + 1)
+    assert result.finish_s[0] == pytest.approx(preempt_s + 1 + 50 + 30 + 0.2 + 10)
+    assert result.counters.preemptions == 1
+    assert result.counters.context_loads == 1
+    assert result.counters.reused_tokens == 60
+
+
 def _admit_what_fits(now: float, view: QueueView) -> Plan:
     agents = {"A": 100, "B": 50}
     chosen = list(view.running)
