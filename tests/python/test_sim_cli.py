@@ -130,12 +130,16 @@ def test_memory_rules_reach_the_engine() -> None:
         *("metagpt-sop", "--tasks", "4", "--rate", "0.05", "--policies", "lpm,topas"),
         *("--reservation", "estimated", "--new-token-ratio", "0.2", "--page-size", "16"),
         *("--reuse-context", "--in-batch-prefixes", "deferred", "--batching", "chunked"),
+        *("--host-cache", "50000"),
     )
     report = _json(*arguments)
     engine = report["engine"]
     assert (engine["reservation"], engine["new_token_ratio"]) == ("estimated", 0.2)
     assert (engine["page_size"], engine["reuse_context"]) == (16, True)
     assert engine["in_batch_prefixes"] == "deferred"
+    assert engine["host_cache_tokens"] == 50000
+    unlimited = _json("chain-3", "--tasks", "2", "--policies", "lpm", "--host-cache", "unlimited")
+    assert unlimited["engine"]["host_cache_tokens"] is None
     assert all(run["reused_tokens"] > 0 for run in report["policies"])
     table = _run(*arguments)
     assert "retrac-" in table
@@ -150,6 +154,8 @@ def test_memory_rules_reach_the_engine() -> None:
         ("--new-token-ratio", "2", "new_token_ratio"),
         ("--page-size", "0", "page_size"),
         ("--in-batch-prefixes", "x", "in_batch_prefixes"),
+        ("--host-cache", "much", "--host-cache"),
+        ("--host-cache", "-1", "--host-cache"),
     ],
 )
 def test_wrong_memory_rules_name_the_field(option: str, value: str, field: str) -> None:

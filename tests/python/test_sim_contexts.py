@@ -27,6 +27,7 @@ from topas.sim import (
     make_workload,
 )
 from topas.sim.contexts import Contexts
+from topas.sim.counters import Counters
 from topas.sim.host import HostCache
 from topas.sim.options import BATCHINGS
 from topas.sim.pool import KvPool
@@ -421,12 +422,17 @@ def test_nothing_is_lost_and_tokens_add_up(
     assert at_once.finish_s == pytest.approx(single.finish_s, rel=1e-9)
     counters = at_once.counters
     if counters.preemptions + counters.retractions + len(at_once.cancelled) == 0:
-        rounds = [r for task in workload.tasks for stage in task.stages for r in stage]
-        shapes = [workload.workflows[task.workflow] for task in workload.tasks]
-        used = {stage.agent for shape in shapes for stage in shape.stages}
-        prefixes = sum(workload.agents[agent] for agent in used) + counters.recomputed_tokens
-        assert counters.prefill_tokens + counters.reused_tokens == (
-            sum(r.input_tokens for r in rounds) + prefixes + counters.repeated_prefix_tokens
-        )
-        assert counters.reused_tokens <= sum(r.shared_tokens for r in rounds)
-        assert counters.decode_tokens == sum(r.output_tokens for r in rounds)
+        _check_tokens(workload, counters)
+
+
+def _check_tokens(workload: Workload, counters: Counters) -> None:
+    """Each input token is prefilled once or reused, each prefix as often as is counted."""
+    rounds = [r for task in workload.tasks for stage in task.stages for r in stage]
+    shapes = [workload.workflows[task.workflow] for task in workload.tasks]
+    used = {stage.agent for shape in shapes for stage in shape.stages}
+    prefixes = sum(workload.agents[agent] for agent in used) + counters.recomputed_tokens
+    assert counters.prefill_tokens + counters.reused_tokens == (
+        sum(r.input_tokens for r in rounds) + prefixes + counters.repeated_prefix_tokens
+    )
+    assert counters.reused_tokens <= sum(r.shared_tokens for r in rounds)
+    assert counters.decode_tokens == sum(r.output_tokens for r in rounds)

@@ -22,6 +22,7 @@ __all__ = [
     "ChunkedPrefillTokens",
     "Costs",
     "GpuName",
+    "HostCacheTokens",
     "InBatchPrefixes",
     "MaxRunning",
     "MaxTime",
@@ -61,6 +62,10 @@ RedoModel = Annotated[str, _option("What a preempted request redoes: decode, pre
 Reservation = Annotated[str, _option(f"What admission reserves: {', '.join(RESERVATIONS)}.")]
 NewTokenRatio = Annotated[float, _option("Share of max_new, for --reservation estimated.")]
 PageSize = Annotated[int, _option("Tokens of a page of the KV pool.")]
+HostCacheTokens = Annotated[
+    str | None,
+    _option("Host memory of all engines: tokens or 'unlimited'; +host goes before it. (none)"),
+]
 ReuseContext = Annotated[bool, _option("Reuse a stage's own context between its rounds.")]
 InBatchPrefixes = Annotated[
     str, _option(f"A prefix that the batch computes: {', '.join(IN_BATCH_PREFIXES)}.")
@@ -121,7 +126,7 @@ def options_of(given: Mapping[str, Any]) -> EngineOptions:
     ----------
     given : mapping
         Options by name; those of SGLang's memory rules (``reservation``, ``new_token_ratio``,
-        ``page_size``, ``reuse_context``, ``in_batch_prefixes``) need not be there.
+        ``page_size``, ``reuse_context``, ``in_batch_prefixes``) and ``host_cache`` may be missing.
 
     Raises
     ------
@@ -136,5 +141,14 @@ def options_of(given: Mapping[str, Any]) -> EngineOptions:
         chunked_prefill_tokens=given["chunked_prefill_tokens"],
         charge_decisions_s=given["charge_decisions"],
         max_time_s=given.get("max_time"),
+        host_cache_tokens=_host_cache_tokens(given.get("host_cache", "0")),
         **{name: given[name] for name in _OPTIONAL if name in given},
     )
+
+
+def _host_cache_tokens(text: str) -> int | None:
+    if text == "unlimited":
+        return None
+    if not text.isdecimal():
+        raise ConfigError(f"--host-cache: must be a number of tokens or 'unlimited', got {text!r}")
+    return int(text)

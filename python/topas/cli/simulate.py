@@ -84,6 +84,7 @@ def simulate(
     reservation: engine_options.Reservation = "full",
     new_token_ratio: engine_options.NewTokenRatio = 0.7,
     page_size: engine_options.PageSize = 1,
+    host_cache: engine_options.HostCacheTokens = None,
     reuse_context: engine_options.ReuseContext = False,
     in_batch_prefixes: engine_options.InBatchPrefixes = "shared",
     config: Annotated[
@@ -106,12 +107,17 @@ def simulate(
     Prints mean and p99 job completion time, makespan, batches, prefix traffic, preemptions and the
     real time of a decision (which is no part of the simulated time).
     """
-    given = {name: value for name, value in locals().items() if value is not None}
-    names = parse_policies(policies)
+    _simulate({name: value for name, value in locals().items() if value is not None})
+
+
+def _simulate(given: Mapping[str, Any]) -> None:
+    """Run what the options say and print it."""
+    names = parse_policies(given["policies"])
     built = build_workload(given)
     options = engine_options.options_of(given)
-    fields = _config_fields(config or [])
-    _show(_run(built, names, engine_options.costs_of(given), options, fields), json)
+    fields = _config_fields(given.get("config", []))
+    comparison = _run(built, names, engine_options.costs_of(given), options, fields)
+    _show(comparison, given["json"])
 
 
 def _config_fields(settings: Sequence[str]) -> dict[str, Any]:

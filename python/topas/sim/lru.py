@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from topas.errors import StateError
 from topas.policies.base import Plan, PrefixAdvice
@@ -19,6 +20,15 @@ from topas.sim.request import Phase, Request
 __all__ = ["LruMemory"]
 
 _NO_ADVICE = PrefixAdvice()
+
+
+@dataclass(eq=False)
+class _ContextLoad:
+    """What a request uses of its stage's context on its way; ``request``: none, it is gone."""
+
+    request: Request | None
+    holder: Hashable
+    tokens: int
 
 
 class LruMemory(Memory):
@@ -53,8 +63,7 @@ class LruMemory(Memory):
         self._uncopied: set[str] = set()  # to be computed, not copied to the host yet
         self._advice = _NO_ADVICE
         self._now = 0.0
-        # Loads, the first one under way; a request stands for its context.
-        self._link: deque[Prefix | Request] = deque()
+        self._link: deque[Prefix | _ContextLoad] = deque()  # loads; the first one is under way
         self._load_ends_s = math.inf
         self._placing: list[Request] = []
 
@@ -158,7 +167,7 @@ class LruMemory(Memory):
         self._fresh.add(request.id)
         self.running[request.id] = request
         if context is None and self.reuse_copy(request):
-            self._link.append(request)
+            self._link.append(_ContextLoad(request, request.context_holder, request.reused_tokens))
             self._start_load(self._now)
         self._placing.append(request)
         request.phase = Phase.PLACING
@@ -169,11 +178,17 @@ class LruMemory(Memory):
         still: list[Request] = []
         for request in self._placing:
             there = self.prefixes[request.agent].place is Place.RESIDENT
-            if there and request not in self._link:
+            if there and self._load_of(request) is None:
                 self.compute.add(request)
             else:
                 still.append(request)
         self._placing = still
+
+    def _load_of(self, request: Request) -> _ContextLoad | None:
+        for item in self._link:
+            if isinstance(item, _ContextLoad) and item.request is request:
+                return item
+        return None
 
     def _fetch(self, prefix: Prefix) -> None:
         """Give a missing prefix its memory; its KV is loaded, or the next prefill computes it."""
@@ -189,15 +204,16 @@ class LruMemory(Memory):
     def _start_load(self, now: float) -> None:
         """Start the first load of the link if none is under way; free ones are done at once."""
         while self._link and self._load_ends_s == math.inf:
-            takes = self.compute.costs.swap_s(_load_tokens(self._link[0]))
+            takes = self.compute.costs.swap_s(self._link[0].tokens)
             if takes > 0.0:
                 self._load_ends_s = now + takes
             else:
                 self._loaded(self._link.popleft())
 
-    def _loaded(self, item: Prefix | Request) -> None:
-        if isinstance(item, Request):
-            self.copy_loaded(item)
+    def _loaded(self, item: Prefix | _ContextLoad) -> None:
+        if isinstance(item, _ContextLoad):
+            if item.request is not None:
+                self.copy_loaded(item.request)
             return
         item.place, item.computed = Place.RESIDENT, True
         self.counters.loads += 1
@@ -262,19 +278,18 @@ class LruMemory(Memory):
 
     def being_read(self) -> Sequence[Hashable]:
         """Holders of the copies that are on the link."""
-        return [
-            item.context_holder if isinstance(item, Request) else item.holder for item in self._link
-        ]
+        return [item.holder for item in self._link]
 
     def _give_up_load(self, request: Request) -> None:
         """The request's context, if it has not come yet, is not needed any more."""
-        if request not in self._link:
+        load = self._load_of(request)
+        if load is None:
             return
-        if request is self._link[0]:
-            self._load_ends_s = math.inf
-        self._link.remove(request)
         request.forget_reuse()
-        self._start_load(self._now)
+        if load is self._link[0]:  # it is under way and goes on
+            load.request = None
+        else:
+            self._link.remove(load)
 
     def _last_user_left(self, prefix: Prefix) -> None:
         if prefix.place is Place.INCOMING:
@@ -285,8 +300,3 @@ class LruMemory(Memory):
             self._idle[prefix.agent] = prefix
         else:  # given up before its first prefill: there is nothing to keep
             self._vacate(prefix)
-
-
-def _load_tokens(item: Prefix | Request) -> int:
-    """Tokens that come over the link: a prefix, or what a request uses of its context."""
-    return item.reused_tokens if isinstance(item, Request) else item.tokens
