@@ -11,6 +11,7 @@ from topas.cli.bench_engine import bench_engine
 from topas.cli.convert_trace import convert_trace
 from topas.cli.decide import decide
 from topas.cli.explain import explain
+from topas.cli.phase_map import phase_map
 from topas.cli.profiles import profiles
 from topas.cli.reproduce import reproduce
 from topas.cli.simulate import simulate
@@ -47,6 +48,7 @@ app.command()(decide)
 app.command()(explain)
 app.command()(simulate)
 app.command()(reproduce)
+app.command()(phase_map)
 app.command()(profiles)
 app.command()(bench_engine)
 app.command()(convert_trace)

@@ -36,7 +36,7 @@ from topas.sim import (
 )
 from topas.sim.report import notes, to_json, to_tables
 
-__all__ = ["simulate"]
+__all__ = ["config_fields", "simulate"]
 
 _SET_BY_ENGINE = ("kv_capacity_tokens", "max_running_requests", "redo_model")
 _POLICIES_HELP = (
@@ -115,13 +115,19 @@ def _simulate(given: Mapping[str, Any]) -> None:
     names = parse_policies(given["policies"])
     built = build_workload(given)
     options = engine_options.options_of(given)
-    fields = _config_fields(given.get("config", []))
+    fields = config_fields(given.get("config", []))
     comparison = _run(built, names, engine_options.costs_of(given), options, fields)
     _show(comparison, given["json"])
 
 
-def _config_fields(settings: Sequence[str]) -> dict[str, Any]:
-    """``FIELD=VALUE`` settings as fields of :class:`topas.Config`; the values are checked there."""
+def config_fields(settings: Sequence[str]) -> dict[str, Any]:
+    """``FIELD=VALUE`` settings as fields of :class:`topas.Config`; the values are checked there.
+
+    Raises
+    ------
+    ConfigError
+        A setting has no such form, its field is unknown, or the engine's costs decide it.
+    """
     known = {field.name for field in dataclasses.fields(Config)}
     fields: dict[str, Any] = {}
     for setting in settings:

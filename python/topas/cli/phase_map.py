@@ -1,0 +1,126 @@
+"""``topas phase-map``: where topas pays, over prefix pressure and load, as pictures and JSON."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from topas.cli import engine_options
+from topas.cli.simulate import config_fields
+from topas.errors import ConfigError
+from topas.policies import BASELINE_NAMES
+from topas.sim import BUILTIN_WORKLOADS
+from topas.sim.phase_map import MapScale, PhaseMap, map_phases, write_maps
+from topas.sim.sweep import show_progress
+from topas.sim.versus import JCT_METRICS, Ratio
+
+__all__ = ["PRESET_POLICIES", "phase_map"]
+
+#: The policy of each preset.
+PRESET_POLICIES = {"default": "topas", "paper": "topas-paper"}
+
+_PLAIN_WIDTH = 120
+_TITLES = {"mean_jct_s": "mean JCT", "p99_jct_s": "p99 JCT"}
+
+
+def _option(text: str, *names: str) -> Any:
+    return typer.Option(*names, help=text)
+
+
+def phase_map(
+    workload: Annotated[
+        str, typer.Argument(help=f"One of {', '.join(BUILTIN_WORKLOADS)}, with commas, or all.")
+    ] = "all",
+    out: Annotated[Path, _option("Folder for phase_map.json and the pictures.")] = Path(
+        "topas-phase-map"
+    ),
+    seeds: Annotated[int | None, _option("Runs of each cell and policy. (5; quick: 2)")] = None,
+    points: Annotated[int | None, _option("Pressures, and loads. (5; quick: 3)")] = None,
+    tasks: Annotated[int | None, _option("Tasks of a run. (50; quick: 20)")] = None,
+    processes: Annotated[int | None, _option("Runs at a time. (as many as processors)")] = None,
+    quick: Annotated[bool, _option("Few and short runs: a look, no figures.", "--quick")] = False,
+    preset: Annotated[str, _option(f"Of topas: {', '.join(PRESET_POLICIES)}.")] = "default",
+    config: Annotated[list[str] | None, _option("Option of topas, FIELD=VALUE.", "--set")] = None,
+    baselines: Annotated[str, _option("Compared with: 'all', or policies with commas.")] = "all",
+    capacity: engine_options.Capacity = None,
+    gpu: engine_options.GpuName = None,
+    model: engine_options.ModelName = None,
+    tensor_parallel: engine_options.TensorParallel = None,
+    mem_fraction: engine_options.MemFraction = None,
+    costs: engine_options.Costs = None,
+    batching: engine_options.Batching = "prefill-first",
+    chunked_prefill_tokens: engine_options.ChunkedPrefillTokens = 8192,
+    charge_decisions: engine_options.ChargeDecisions = 0.0,
+    over_reserve: engine_options.OverReserve = 1.0,
+    max_running: engine_options.MaxRunning = 0,
+    redo_model: engine_options.RedoModel = "decode",
+) -> None:
+    """Map where topas pays: JCT against the best baseline over prefix pressure and load.
+
+    Finished runs are kept in cells.jsonl of the folder, so that an interrupted command goes on
+    where it was. The same arguments give the same files, byte for byte.
+    """
+    given = {name: value for name, value in locals().items() if value is not None}
+    if preset not in PRESET_POLICIES:
+        raise ConfigError(f"--preset: unknown {preset!r}, known are {', '.join(PRESET_POLICIES)}")
+    maps = map_phases(
+        BUILTIN_WORKLOADS if workload == "all" else _names(workload),
+        scale=_scale(given),
+        policy=PRESET_POLICIES[preset],
+        baselines=BASELINE_NAMES if baselines == "all" else _names(baselines),
+        config=config_fields(config or []),
+        costs=engine_options.costs_of(given),
+        options=engine_options.options_of(given),
+        processes=processes,
+        resume=out / "cells.jsonl",
+        progress=lambda total: show_progress(total, "runs"),
+    )
+    files = write_maps(maps, out)
+    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    for item in maps:
+        for metric in JCT_METRICS:
+            console.print(_table(item, metric))
+        for line in item.errors:
+            console.print(line, markup=False, highlight=False)
+    console.print("written: " + ", ".join(map(str, files)), markup=False, highlight=False)
+    if any(item.errors for item in maps):
+        raise typer.Exit(1)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(","))
+
+
+def _scale(given: dict[str, Any]) -> MapScale:
+    fields = {name: given[name] for name in ("points", "seeds", "tasks") if name in given}
+    return replace(MapScale.quick() if given["quick"] else MapScale(), **fields)
+
+
+def _table(phases: PhaseMap, metric: str) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=f"{phases.workload}: {_TITLES[metric]}, {phases.policy} / best baseline",
+        caption="in brackets: the 95 % interval has 1 in it",
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("pressure", justify="right")
+    for load in phases.scale.axis("loads"):
+        table.add_column(f"load {load:g}", no_wrap=True)
+    for pressure, cells in zip(phases.scale.axis("pressures"), phases.grid(), strict=True):
+        table.add_row(f"{pressure:g}", *(_words(cell.ratio(metric)) for cell in cells))
+    return table
+
+
+def _words(found: Ratio | None) -> str:
+    if found is None:
+        return "-"
+    text = f"{found.ratio.mean:.2f}"
+    return f"{f'({text})' if found.direction() == 0 else text} {found.best}"
