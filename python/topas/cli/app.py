@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 import topas
+from topas.cli.advise import advise
 from topas.cli.bench_engine import bench_engine
 from topas.cli.convert_trace import convert_trace
 from topas.cli.decide import decide
@@ -48,6 +49,7 @@ app.command()(decide)
 app.command()(explain)
 app.command()(simulate)
 app.command()(reproduce)
+app.command()(advise)
 app.command()(phase_map)
 app.command()(profiles)
 app.command()(bench_engine)

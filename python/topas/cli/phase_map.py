@@ -17,9 +17,9 @@ from topas.cli.simulate import config_fields
 from topas.errors import ConfigError
 from topas.policies import BASELINE_NAMES
 from topas.sim import BUILTIN_WORKLOADS
-from topas.sim.phase_map import MapScale, PhaseMap, map_phases, write_maps
+from topas.sim.phase_map import MapScale, MapStudy, PhaseMap, map_phases, write_maps
 from topas.sim.sweep import show_progress
-from topas.sim.versus import JCT_METRICS, Ratio
+from topas.sim.versus import JCT_METRICS, SMALLEST_SHOWN, Ratio
 
 __all__ = ["PRESET_POLICIES", "phase_map"]
 
@@ -70,19 +70,27 @@ def phase_map(
     given = {name: value for name, value in locals().items() if value is not None}
     if preset not in PRESET_POLICIES:
         raise ConfigError(f"--preset: unknown {preset!r}, known are {', '.join(PRESET_POLICIES)}")
-    maps = map_phases(
-        BUILTIN_WORKLOADS if workload == "all" else _names(workload),
+    study = MapStudy(
         scale=_scale(given),
         policy=PRESET_POLICIES[preset],
         baselines=BASELINE_NAMES if baselines == "all" else _names(baselines),
         config=config_fields(config or []),
         costs=engine_options.costs_of(given),
         options=engine_options.options_of(given),
+    )
+    maps = map_phases(
+        BUILTIN_WORKLOADS if workload == "all" else _names(workload),
+        study,
         processes=processes,
         resume=out / "cells.jsonl",
         progress=lambda total: show_progress(total, "runs"),
     )
-    files = write_maps(maps, out)
+    _show(maps, write_maps(maps, out))
+    if any(item.errors for item in maps):
+        raise typer.Exit(1)
+
+
+def _show(maps: list[PhaseMap], files: list[Path]) -> None:
     console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
     for item in maps:
         for metric in JCT_METRICS:
@@ -90,8 +98,6 @@ def phase_map(
         for line in item.errors:
             console.print(line, markup=False, highlight=False)
     console.print("written: " + ", ".join(map(str, files)), markup=False, highlight=False)
-    if any(item.errors for item in maps):
-        raise typer.Exit(1)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -106,15 +112,15 @@ def _scale(given: dict[str, Any]) -> MapScale:
 def _table(phases: PhaseMap, metric: str) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
-        title=f"{phases.workload}: {_TITLES[metric]}, {phases.policy} / best baseline",
+        title=f"{phases.workload}: {_TITLES[metric]}, {phases.study.policy} / best baseline",
         caption="in brackets: the 95 % interval has 1 in it",
         title_justify="left",
         caption_justify="left",
     )
     table.add_column("pressure", justify="right")
-    for load in phases.scale.axis("loads"):
+    for load in phases.study.scale.axis("loads"):
         table.add_column(f"load {load:g}", no_wrap=True)
-    for pressure, cells in zip(phases.scale.axis("pressures"), phases.grid(), strict=True):
+    for pressure, cells in zip(phases.study.scale.axis("pressures"), phases.grid(), strict=True):
         table.add_row(f"{pressure:g}", *(_words(cell.ratio(metric)) for cell in cells))
     return table
 
@@ -123,4 +129,4 @@ def _words(found: Ratio | None) -> str:
     if found is None:
         return "-"
     text = f"{found.ratio.mean:.2f}"
-    return f"{f'({text})' if found.direction() == 0 else text} {found.best}"
+    return f"{f'({text})' if found.direction(SMALLEST_SHOWN) == 0 else text} {found.best}"

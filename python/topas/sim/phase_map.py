@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,23 @@ import topas
 from topas.errors import CapacityError, ConfigError
 from topas.policies import BASELINE_NAMES, PolicyName
 from topas.sim.builtin import BUILTIN_WORKLOADS, Lengths, make_workload
-from topas.sim.checks import check_int, check_number
+from topas.sim.checks import check_choice, check_int, check_number
 from topas.sim.cost import EngineCosts
 from topas.sim.operating_point import task_gpu_s, without_misfits
 from topas.sim.options import EngineOptions
 from topas.sim.sweep import Cell, CellResult, run_cells
 from topas.sim.versus import JCT_METRICS, Ratio, Values, ratio_to_best
 
-__all__ = ["KINDS", "MapCell", "MapScale", "PhaseMap", "both_ways", "map_phases", "write_maps"]
+__all__ = [
+    "KINDS",
+    "MapCell",
+    "MapScale",
+    "MapStudy",
+    "PhaseMap",
+    "both_ways",
+    "map_phases",
+    "write_maps",
+]
 
 #: Which baselines topas is compared with: all, those without and those with a host cache.
 KINDS: Mapping[str, bool | None] = {"both": None, "without_host": False, "with_host": True}
@@ -157,64 +167,38 @@ class MapCell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PhaseMap:
-    """The map of one workload.
+class MapStudy:
+    """What is compared on the maps.
 
     Parameters
     ----------
-    workload : str
-        One of :data:`topas.sim.BUILTIN_WORKLOADS`.
     scale : MapScale
-        Its axes.
-    policy : str
-        The policy of topas.
+        How fine and how much.
+    policy : {"topas", "topas-paper"}
+        Which preset of topas.
+    baselines : tuple of str
+        What it is compared with, each without and with a host cache; without suffixes.
     config : mapping
-        Its settings on top of the preset.
+        Fields of :class:`topas.Config` on top of the preset.
     costs, options : EngineCosts, EngineOptions
-        The engine.
-    cells : tuple of MapCell
-        By pressure, then by load, ascending.
-    errors : tuple of str
-        Runs that failed, each with its name.
+        The engine; what ``options`` say of a host cache does not count.
+
+    Raises
+    ------
+    ConfigError
+        A policy is none of these.
     """
 
-    workload: str
-    scale: MapScale
-    policy: str
-    config: Mapping[str, Any]
-    costs: EngineCosts
-    options: EngineOptions
-    cells: tuple[MapCell, ...]
-    errors: tuple[str, ...] = ()
+    scale: MapScale = field(default_factory=MapScale)
+    policy: str = "topas"
+    baselines: tuple[str, ...] = BASELINE_NAMES
+    config: Mapping[str, Any] = field(default_factory=dict)
+    costs: EngineCosts = field(default_factory=EngineCosts)
+    options: EngineOptions = field(default_factory=EngineOptions)
 
-    def grid(self) -> list[list[MapCell]]:
-        """The cells, one row for each pressure."""
-        count = self.scale.points
-        return [list(self.cells[i : i + count]) for i in range(0, len(self.cells), count)]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values in a fixed order; they depend on nothing but the inputs."""
-        return {
-            "workload": self.workload,
-            "scale": asdict(self.scale),
-            "policy": self.policy,
-            "config": dict(self.config),
-            "engine": {**self.costs.to_dict(), **self.options.to_dict()},
-            "cells": [cell.to_dict() for cell in self.cells],
-            "errors": list(self.errors),
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Study:
-    """What all maps of a call have in common."""
-
-    scale: MapScale
-    policy: str
-    baselines: tuple[str, ...]
-    config: Mapping[str, Any]
-    costs: EngineCosts
-    options: EngineOptions
+    def __post_init__(self) -> None:
+        check_choice("policy", self.policy, ("topas", "topas-paper"))
+        both_ways(self.baselines)
 
     def places(self, workload: str) -> list[MapCell]:
         """The cells of a map before anything is run."""
@@ -259,7 +243,7 @@ class _Study:
                 options=self.options,
                 config=self.config if name == self.policy else {},
             )
-            for name in (*self.baselines, self.policy)
+            for name in (*both_ways(self.baselines), self.policy)
             for seed in range(1, self.scale.seeds + 1)
         ]
 
@@ -284,23 +268,19 @@ class _Study:
         """The baselines with a host cache, without one, or all."""
         return {
             name: policies[name]
-            for name in self.baselines
+            for name in both_ways(self.baselines)
             if host in (None, PolicyName.parse(name).has_host_cache)
         }
 
     def map_of(
-        self, workload: str, cells: Sequence[MapCell], results: Sequence[CellResult]
+        self, workload: str, places: Sequence[MapCell], results: Sequence[Sequence[CellResult]]
     ) -> PhaseMap:
-        """The finished map."""
+        """The finished map: each place with the results of its runs."""
         return PhaseMap(
             workload=workload,
-            scale=self.scale,
-            policy=self.policy,
-            config=self.config,
-            costs=self.costs,
-            options=self.options,
-            cells=tuple(cells),
-            errors=tuple(result.describe_error() for result in results if result.error),
+            study=self,
+            cells=tuple(map(self.filled, places, results)),
+            errors=tuple(r.describe_error() for of in results for r in of if r.error),
         )
 
 
@@ -319,15 +299,51 @@ def _value(result: CellResult, metric: str) -> float | None:
     return float(result.metrics[metric])
 
 
+@dataclass(frozen=True, kw_only=True)
+class PhaseMap:
+    """The map of one workload.
+
+    Parameters
+    ----------
+    workload : str
+        One of :data:`topas.sim.BUILTIN_WORKLOADS`.
+    study : MapStudy
+        Its axes, and what is compared.
+    cells : tuple of MapCell
+        By pressure, then by load, ascending.
+    errors : tuple of str
+        Runs that failed, each with its name.
+    """
+
+    workload: str
+    study: MapStudy
+    cells: tuple[MapCell, ...]
+    errors: tuple[str, ...] = ()
+
+    def grid(self) -> list[list[MapCell]]:
+        """The cells, one row for each pressure."""
+        count = self.study.scale.points
+        return [list(self.cells[i : i + count]) for i in range(0, len(self.cells), count)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values in a fixed order; they depend on nothing but the inputs."""
+        study = self.study
+        return {
+            "workload": self.workload,
+            "scale": asdict(study.scale),
+            "policy": study.policy,
+            "baselines": list(both_ways(study.baselines)),
+            "config": dict(study.config),
+            "engine": {**study.costs.to_dict(), **study.options.to_dict()},
+            "cells": [cell.to_dict() for cell in self.cells],
+            "errors": list(self.errors),
+        }
+
+
 def map_phases(
     workloads: Sequence[str],
+    study: MapStudy | None = None,
     *,
-    scale: MapScale | None = None,
-    policy: str = "topas",
-    baselines: Sequence[str] = BASELINE_NAMES,
-    config: Mapping[str, Any] | None = None,
-    costs: EngineCosts | None = None,
-    options: EngineOptions | None = None,
     processes: int | None = None,
     resume: Path | str | None = None,
     progress: Callable[[int], AbstractContextManager[Callable[[CellResult], None]]] | None = None,
@@ -338,16 +354,8 @@ def map_phases(
     ----------
     workloads : sequence of str
         Names in :data:`topas.sim.BUILTIN_WORKLOADS`.
-    scale : MapScale, optional
-        How fine and how much.
-    policy : {"topas", "topas-paper"}
-        Which preset of topas.
-    baselines : sequence of str
-        Policies it is compared with, each without and with a host cache; without suffixes.
-    config : mapping, optional
-        Fields of :class:`topas.Config` on top of the preset.
-    costs, options : EngineCosts, EngineOptions, optional
-        The engine; what ``options`` say of a host cache does not count.
+    study : MapStudy, optional
+        What is compared.
     processes, resume
         As of :func:`topas.sim.sweep.run_cells`.
     progress : callable, optional
@@ -361,35 +369,20 @@ def map_phases(
     Raises
     ------
     ConfigError
-        A workload, a policy or a setting is not legal.
+        A workload is unknown, or ``processes`` or ``resume`` is not legal.
     """
-    if policy not in ("topas", "topas-paper"):
-        raise ConfigError(f"policy: {policy!r} is none of topas, topas-paper")
     for name in workloads:
-        if name not in BUILTIN_WORKLOADS:
-            known = ", ".join(BUILTIN_WORKLOADS)
-            raise ConfigError(f"workload: unknown {name!r}, known are {known}")
-    study = _Study(
-        scale=scale or MapScale(),
-        policy=policy,
-        baselines=both_ways(baselines),
-        config=dict(config or {}),
-        costs=costs or EngineCosts(),
-        options=options or EngineOptions(),
-    )
-    places = {name: study.places(name) for name in workloads}
-    runs = {name: [study.runs(name, place) for place in of] for name, of in places.items()}
-    flat = [cell for of in runs.values() for cells in of for cell in cells]
+        check_choice("workload", name, BUILTIN_WORKLOADS)
+    study = study or MapStudy()
+    places = [(name, study.places(name)) for name in dict.fromkeys(workloads)]
+    runs = [[study.runs(name, place) for place in of] for name, of in places]
+    flat = [cell for of in runs for cells in of for cell in cells]
     with progress(len(flat)) if progress is not None else nullcontext() as on_cell:
-        results = run_cells(flat, processes=processes, resume=resume, on_cell=on_cell)
-    maps, begin = [], 0
-    for name, of in places.items():
-        first, cells = begin, []
-        for place, wanted in zip(of, runs[name], strict=True):
-            cells.append(study.filled(place, results[begin : begin + len(wanted)]))
-            begin += len(wanted)
-        maps.append(study.map_of(name, cells, results[first:begin]))
-    return maps
+        results = iter(run_cells(flat, processes=processes, resume=resume, on_cell=on_cell))
+    return [
+        study.map_of(name, of, [list(islice(results, len(cells))) for cells in wanted])
+        for (name, of), wanted in zip(places, runs, strict=True)
+    ]
 
 
 def write_maps(maps: Sequence[PhaseMap], folder: Path) -> list[Path]:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from topas.sim.phase_map import PhaseMap
-from topas.sim.versus import JCT_METRICS, Ratio
+from topas.sim.versus import JCT_METRICS, SMALLEST_SHOWN, Ratio
 
 __all__ = ["plot_map"]
 
@@ -33,11 +33,11 @@ def _panel(axes: Axes, phases: PhaseMap, metric: str, colors: ScalarMappable) ->
     for row, cells in enumerate(phases.grid()):
         for column, cell in enumerate(cells):
             _draw_cell(axes, (column, row), cell.ratio(metric), colors)
-    count = phases.scale.points
+    count = phases.study.scale.points
     axes.set_xlim(-0.5, count - 0.5)
     axes.set_ylim(-0.5, count - 0.5)
-    axes.set_xticks(range(count), [f"{value:g}" for value in phases.scale.axis("loads")])
-    axes.set_yticks(range(count), [f"{value:g}" for value in phases.scale.axis("pressures")])
+    axes.set_xticks(range(count), [f"{value:g}" for value in phases.study.scale.axis("loads")])
+    axes.set_yticks(range(count), [f"{value:g}" for value in phases.study.scale.axis("pressures")])
     axes.set_xlabel("load")
     axes.set_title(_TITLES[metric], fontsize=10)
 
@@ -55,7 +55,7 @@ def _draw_cell(
         red, green, blue, _ = colors.to_rgba(np.asarray([value]))[0]
         square.set_facecolor((float(red), float(green), float(blue)))
         text = f"{found.ratio.mean:.2f}"
-        if found.direction() == 0:
+        if found.direction(SMALLEST_SHOWN) == 0:
             square.set_hatch("//")
             text = f"({text})"
         else:
@@ -79,7 +79,7 @@ def plot_map(phases: PhaseMap, path: Path) -> None:
     path : Path
         PNG file to write.
     """
-    side = _CELL * phases.scale.points
+    side = _CELL * phases.study.scale.points
     size = (2 * side + 2.2 * _MARGIN, side + 1.3 * _MARGIN)
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(1, len(JCT_METRICS), squeeze=False)[0]
@@ -89,9 +89,9 @@ def plot_map(phases: PhaseMap, path: Path) -> None:
     panels[0].set_ylabel("prefix pressure")
     bar = figure.colorbar(colors, ax=list(panels), shrink=0.9)
     bar.set_ticks([math.log(tick) for tick in _TICKS], labels=[f"{tick:.2f}" for tick in _TICKS])
-    settings = "".join(f", {name}={value}" for name, value in phases.config.items())
+    settings = "".join(f", {name}={value}" for name, value in phases.study.config.items())
     figure.suptitle(
-        f"{phases.workload}: JCT of {phases.policy}{settings} / best baseline\n"
+        f"{phases.workload}: JCT of {phases.study.policy}{settings} / best baseline\n"
         "hatched, in brackets: the 95 % interval has 1 in it",
         fontsize=10,
     )

@@ -9,10 +9,13 @@ from typing import Any
 
 from topas.reproduce.statistics import Interval, interval
 
-__all__ = ["JCT_METRICS", "Ratio", "best_of", "ratio_to", "ratio_to_best"]
+__all__ = ["JCT_METRICS", "SMALLEST_SHOWN", "Ratio", "best_of", "ratio_to", "ratio_to_best"]
 
 #: What policies are compared by; of both less is better.
 JCT_METRICS: tuple[str, ...] = ("mean_jct_s", "p99_jct_s")
+
+#: Smaller changes than this are shown as none.
+SMALLEST_SHOWN = 0.005
 
 #: A figure for each repetition; ``None`` where a run did not finish all its tasks.
 Values = Sequence[float | None]

@@ -1,0 +1,233 @@
+"""``topas advise``: whether topas pays on one's own workload, in three lines."""
+
+from __future__ import annotations
+
+import json as json_module
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from topas.cli import engine_options
+from topas.cli.simulate import config_fields
+from topas.cli.workloads import (
+    BlockTokens,
+    MaxLoops,
+    TraceFormat,
+    TraceScaleName,
+    WorkflowName,
+    Workflows,
+    build_workload,
+)
+from topas.errors import ConfigError
+from topas.policies import BASELINE_NAMES
+from topas.sim import BUILTIN_WORKLOADS, EngineCosts, EngineOptions, Workload
+from topas.sim.advice import LOADS, Advice, Question, candidates
+from topas.sim.advice import advise as answer
+from topas.sim.advice_text import three_lines
+from topas.sim.operating_point import locate, without_misfits
+from topas.sim.replicates import Replicates, redraw, resample
+from topas.sim.sweep import show_progress
+from topas.sim.versus import JCT_METRICS, Values
+
+__all__ = ["advise"]
+
+_PLAIN_WIDTH = 160
+_LOADS = ",".join(f"{factor:g}" for factor in LOADS)
+
+
+def _option(text: str, *names: str) -> Any:
+    return typer.Option(*names, help=text)
+
+
+_Workload = Annotated[
+    str | None, typer.Argument(help=f"Built-in workload: {', '.join(BUILTIN_WORKLOADS)}.")
+]
+_Trace = Annotated[Path | None, _option("Trace file to judge instead.")]
+_Rate = Annotated[
+    float | None, _option("Poisson arrivals a second. (built-in: 0.1; trace: its own times)")
+]
+_Tasks = Annotated[int | None, _option("Tasks of a built-in workload. (100)")]
+_Seed = Annotated[int, _option("First seed of arrivals, lengths, waits and draws.")]
+_HostCache = Annotated[
+    bool | None,
+    _option(
+        "Baselines with SGLang's hierarchical cache, or without. (the better of both)",
+        "--host-cache/--no-host-cache",
+    ),
+]
+_Preset = Annotated[str | None, _option("Only this preset: default, paper. (both)")]
+_Set = Annotated[list[str] | None, _option("Field of all settings, FIELD=VALUE.", "--set")]
+_Loads = Annotated[str, _option("Factors on the load, with commas, 1 among them.")]
+_Replicates = Annotated[int, _option("Repetitions of each half.")]
+_Sample = Annotated[int, _option("Trace: most tasks of a repetition.")]
+_Baselines = Annotated[str, _option("Compared with: 'all', or policies with commas.")]
+_Processes = Annotated[int | None, _option("Runs at a time. (as many as processors)")]
+_Verbose = Annotated[bool, _option("Print the tables behind the advice.", "--verbose")]
+_Json = Annotated[bool, _option("Print JSON instead.", "--json")]
+_InputTokens = Annotated[int | None, _option("Dynamic input, tokens. (1400)")]
+_OutputTokens = Annotated[int | None, _option("Generation, tokens. (700)")]
+_PrefixTokens = Annotated[
+    str | None, _option("Static prefixes, tokens: one, or one an agent with commas.")
+]
+_Sessions = Annotated[int | None, _option("Trace: the first so many sessions.")]
+_MaxStages = Annotated[int | None, _option("Trace: so many stages a session.")]
+_MaxRounds = Annotated[int | None, _option("Trace: rounds a stage, 0: all. (8)")]
+_TokenScale = Annotated[float | None, _option("Trace: factor on tokens. (0.2)")]
+_MaxToolWait = Annotated[float | None, _option("Trace: longest wait, s. (60)")]
+
+
+def advise(
+    workload: _Workload = None,
+    trace: _Trace = None,
+    rate: _Rate = None,
+    tasks: _Tasks = None,
+    seed: _Seed = 0,
+    host_cache: _HostCache = None,
+    preset: _Preset = None,
+    config: _Set = None,
+    loads: _Loads = _LOADS,
+    replicates: _Replicates = 5,
+    sample: _Sample = 100,
+    baselines: _Baselines = "all",
+    processes: _Processes = None,
+    verbose: _Verbose = False,
+    json: _Json = False,
+    capacity: engine_options.Capacity = None,
+    gpu: engine_options.GpuName = None,
+    model: engine_options.ModelName = None,
+    tensor_parallel: engine_options.TensorParallel = None,
+    mem_fraction: engine_options.MemFraction = None,
+    costs: engine_options.Costs = None,
+    input_tokens: _InputTokens = None,
+    output_tokens: _OutputTokens = None,
+    prefix_tokens: _PrefixTokens = None,
+    batching: engine_options.Batching = "prefill-first",
+    chunked_prefill_tokens: engine_options.ChunkedPrefillTokens = 8192,
+    charge_decisions: engine_options.ChargeDecisions = 0.0,
+    over_reserve: engine_options.OverReserve = 1.0,
+    max_running: engine_options.MaxRunning = 0,
+    redo_model: engine_options.RedoModel = "decode",
+    sessions: _Sessions = None,
+    max_stages: _MaxStages = None,
+    max_rounds: _MaxRounds = None,
+    token_scale: _TokenScale = None,
+    max_tool_wait: _MaxToolWait = None,
+    trace_format: TraceFormat = None,
+    trace_scale: TraceScaleName = None,
+    block_tokens: BlockTokens = None,
+    workflows: Workflows = None,
+    workflow: WorkflowName = None,
+    max_loops: MaxLoops = None,
+) -> None:
+    """Say in three lines whether topas pays on a workload, by how much and with which settings.
+
+    Settings are picked on one half of the repetitions and judged on the other, at several loads,
+    against the best baseline. The answer may be no; the exit status is 0 whatever it is.
+    """
+    given = {name: value for name, value in locals().items() if value is not None}
+    found = answer(
+        _question(given),
+        processes=(os.cpu_count() or 1) if processes is None else processes,
+        progress=lambda total: show_progress(total, "runs"),
+    )
+    _show(found, as_json=json, verbose=verbose)
+
+
+def _question(given: Mapping[str, Any]) -> Question:
+    costs, options = engine_options.costs_of(given), engine_options.options_of(given)
+    own, left_out = without_misfits(build_workload(given), costs, options)
+    baselines = given["baselines"]
+    return Question(
+        replicates=_repetitions(given, own, costs, options),
+        point=locate(own, costs, options),
+        left_out=left_out,
+        costs=costs,
+        options=options,
+        settings=candidates(given.get("preset"), config_fields(given.get("config", []))),
+        baselines=BASELINE_NAMES if baselines == "all" else _parts(baselines),
+        host=given.get("host_cache"),
+        loads=_factors(given["loads"]),
+    )
+
+
+def _repetitions(
+    given: Mapping[str, Any], own: Workload, costs: EngineCosts, options: EngineOptions
+) -> Replicates:
+    """A trace is resampled; what is made from a seed is made again."""
+    count = given["replicates"]
+    if "trace" in given:
+        return resample(own, seed=given["seed"], count=count, sample=given["sample"])
+
+    def make(seed: int) -> Workload:
+        return without_misfits(build_workload({**given, "seed": seed}), costs, options)[0]
+
+    return redraw(make, seed=given["seed"], count=count)
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(","))
+
+
+def _factors(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"--loads: must be numbers with commas, got {text!r}") from None
+
+
+def _show(found: Advice, *, as_json: bool, verbose: bool) -> None:
+    if as_json:
+        sys.stdout.write(json_module.dumps(found.to_dict(), indent=1, allow_nan=False) + "\n")
+        return
+    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    for line in three_lines(found):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if verbose:
+        console.print(_figures(found))
+        console.print(_scores(found))
+
+
+def _mean(values: Values) -> float | None:
+    there = [value for value in values if value is not None]
+    return sum(there) / len(there) if len(there) == len(values) else None
+
+
+def _shown(value: float | None, best: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"[bold]{value:.1f}[/bold]" if value == best else f"{value:.1f}"
+
+
+def _figures(found: Advice) -> Table:
+    """Mean over the judged half: one row a policy or setting, mean and p99 JCT at each load."""
+    table = Table(box=box.SIMPLE_HEAD, title="Judged half, JCT in seconds", title_justify="left")
+    table.add_column("policy", no_wrap=True)
+    columns = []
+    for load in found.loads:
+        for metric in JCT_METRICS:
+            table.add_column(f"x{load.factor:g}\n{metric.split('_')[0]}", justify="right")
+            columns.append({name: _mean(of) for name, of in load.values[metric].items()})
+    best = [min((v for v in of.values() if v is not None), default=None) for of in columns]
+    for name in columns[0]:
+        row = [_shown(of[name], least) for of, least in zip(columns, best, strict=True)]
+        table.add_row(name, *row)
+    return table
+
+
+def _scores(found: Advice) -> Table:
+    """The settings on the half that they were picked on, against the preset alone."""
+    title = "Selection half, mean JCT over all loads (geometric)"
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    table.add_column("setting", no_wrap=True)
+    table.add_column("seconds", justify="right")
+    least = min((score for score in found.scores.values() if score is not None), default=None)
+    for label, score in found.scores.items():
+        table.add_row(label, _shown(score, least))
+    return table
