@@ -202,9 +202,11 @@ class Advice:
     def verdict(self, kind: str | None = None) -> str:
         """``yes``, ``no``, ``does not matter`` or ``it depends``.
 
-        ``yes``: mean JCT is better at the workload's own load, and nothing (mean and p99, at all
-        loads) is worse. ``no``: something is worse and nothing better. ``it depends``: some are
-        better and some worse. ``does not matter``: all else.
+        At the workload's own load mean and p99 JCT decide: ``yes`` if one is better and none worse,
+        ``no`` if one is worse and none better, ``it depends`` if both. A ``yes`` becomes ``it
+        depends`` if mean JCT is worse at another load. If neither has changed, mean JCT at the
+        other loads decides whether it is ``no``, ``it depends`` or ``does not matter``; being
+        better at another load only does not make a ``yes``.
 
         Parameters
         ----------
@@ -212,12 +214,15 @@ class Advice:
             One of :attr:`kinds`.
         """
         of = kind or self.kinds[0]
-        found = {load.direction(metric, of) for load in self.loads for metric in JCT_METRICS}
-        if {-1, 1} <= found:
-            return "it depends"
-        if 1 in found:
+        here = {self.own.direction(metric, of) for metric in JCT_METRICS}
+        others = (load for load in self.loads if load is not self.own)
+        elsewhere = {load.direction(JCT_METRICS[0], of) for load in others}
+        if here == {0}:
+            words = {(True, False): "no", (True, True): "it depends"}
+            return words.get((1 in elsewhere, -1 in elsewhere), "does not matter")
+        if -1 not in here:
             return "no"
-        return "yes" if self.own.direction(JCT_METRICS[0], of) < 0 else "does not matter"
+        return "it depends" if 1 in here or 1 in elsewhere else "yes"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values in a fixed order; they depend on nothing but the inputs."""

@@ -8,6 +8,8 @@ from topas.sim.versus import JCT_METRICS, Ratio
 __all__ = ["three_lines"]
 
 _NAMES = {"mean_jct_s": "mean JCT", "p99_jct_s": "p99"}
+# Half of an interval that leaves room for changes that would matter.
+_WIDE = 0.05
 _OTHER_KINDS = {
     "without_host": "Baselines without a host cache",
     "with_host": "Baselines with a host cache",
@@ -30,10 +32,16 @@ def _changes(load: LoadAdvice, kind: str) -> str:
 
 def _first(advice: Advice) -> str:
     kind = advice.kinds[0]
-    return (
-        f"TOPAS: {advice.verdict()}. Against the best plain policy, {advice.own.best[kind]}: "
-        f"{_changes(advice.own, kind)}."
+    load, verdict = advice.own, advice.verdict()
+    text = (
+        f"TOPAS: {verdict}. Against the best plain policy, {load.best[kind]}: "
+        f"{_changes(load, kind)}."
     )
+    found = load.ratios[JCT_METRICS[0]][kind]
+    half = None if found is None else found.ratio.half_width
+    if verdict == "does not matter" and half is not None and half > _WIDE:
+        return f"{text} The interval is wide; more replicates would tell more."
+    return text
 
 
 def _second(advice: Advice) -> str:
