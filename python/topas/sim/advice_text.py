@@ -23,6 +23,8 @@ def _change(found: Ratio | None) -> str:
     percent = 100.0 * (found.ratio.mean - 1.0)
     half = found.ratio.half_width
     spread = "" if half is None else f" (±{100.0 * half:.1f})"
+    if abs(percent) < 0.05:
+        return f"unchanged{spread}"
     return f"{abs(percent):.1f} % {'less' if percent < 0.0 else 'more'}{spread}"
 
 
