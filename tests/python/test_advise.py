@@ -157,6 +157,25 @@ def test_verdicts(
         assert "mean JCT 10.0 % less (±2.0)" in lines[0]
 
 
+def test_wide_intervals_are_told() -> None:
+    found = Advice(
+        workload="w",
+        point=OperatingPoint(0.5, None),
+        left_out=0,
+        resampled=True,
+        setting=PLAIN,
+        picked=PLAIN,
+        scores={PLAIN.label: 1.0},
+        confirmed=None,
+        loads=(_load(1.0, 0.9, 0.9, half=0.2),),
+    )
+    first, _, third = three_lines(found)
+    assert first.startswith("TOPAS: does not matter. ")
+    assert first.endswith("The interval is wide; a longer trace would tell more.")
+    assert "more replicates" in three_lines(replace(found, resampled=False))[0]
+    assert "load unknown" in third
+
+
 def test_halves_of_a_recording_share_no_task_and_keep_its_arrivals() -> None:
     workload = make_workload("metagpt-sop", tasks=30, rate=0.05, seed=2)
     of = {task.stages: index for index, task in enumerate(workload.tasks)}

@@ -42,7 +42,8 @@ def _first(advice: Advice) -> str:
     found = load.ratios[JCT_METRICS[0]][kind]
     half = None if found is None else found.ratio.half_width
     if verdict == "does not matter" and half is not None and half > _WIDE:
-        return f"{text} The interval is wide; more replicates would tell more."
+        more = "a longer trace" if advice.resampled else "more replicates"
+        return f"{text} The interval is wide; {more} would tell more."
     return text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -178,8 +179,9 @@ _bench: _Bench | None = None
 
 
 def _set_bench(bench: _Bench) -> None:
-    """In a worker: keep what all its runs share."""
+    """In a worker: keep what all its runs share; Ctrl-C is the parent's to handle."""
     global _bench
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _bench = bench
 
 
