@@ -42,7 +42,7 @@ MIN_EFFECT = 0.01
 _OWN_LOAD = 1.0
 _PRESET_POLICIES: Mapping[str, str] = {"default": "topas", "paper": "topas-paper"}
 
-# Settings that are tried besides the preset alone; docs/policy.md has what they do.
+# Settings that are tried besides the preset alone.
 _TRIED: tuple[Mapping[str, Any], ...] = (
     {"redo_weight": 6.0},
     {"redo_weight": 10.0},

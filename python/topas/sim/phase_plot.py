@@ -19,11 +19,11 @@ from topas.sim.versus import JCT_METRICS, SMALLEST_SHOWN, Ratio
 __all__ = ["plot_map"]
 
 _TITLES = {"mean_jct_s": "mean JCT", "p99_jct_s": "p99 JCT"}
-_DPI = 80
+_DPI = 75
 _CELL, _MARGIN = 0.72, 1.1  # inches
 # Colours by the logarithm of the ratio, full at these ratios and beyond.
-_FULL = math.log(1.5)
-_TICKS = (1 / 1.5, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5)
+_FULL = math.log(2.0)
+_TICKS = (0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0)
 _NOTHING = "0.85"
 _DARK = 0.7  # of the colour's range: white letters beyond
 
@@ -96,4 +96,6 @@ def plot_map(phases: PhaseMap, path: Path) -> None:
         fontsize=10,
     )
     FigureCanvasAgg(figure)
-    figure.savefig(path, dpi=_DPI, metadata={"Software": None})  # the same bytes each time
+    figure.savefig(  # the same bytes each time
+        path, dpi=_DPI, metadata={"Software": None}, pil_kwargs={"optimize": True}
+    )
