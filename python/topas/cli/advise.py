@@ -89,7 +89,7 @@ def advise(
     rate: _Rate = None,
     tasks: _Tasks = None,
     seed: _Seed = 0,
-    host_cache: _HostCache = None,
+    baseline_host_cache: _HostCache = None,
     preset: _Preset = None,
     config: _Set = None,
     loads: _Loads = _LOADS,
@@ -152,7 +152,7 @@ def _question(given: Mapping[str, Any]) -> Question:
         options=options,
         settings=candidates(given.get("preset"), config_fields(given.get("config", []))),
         baselines=BASELINE_NAMES if baselines == "all" else _parts(baselines),
-        host=given.get("host_cache"),
+        host=given.get("baseline_host_cache"),
         loads=_factors(given["loads"]),
     )
 
