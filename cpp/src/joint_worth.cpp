@@ -158,13 +158,15 @@ JointWorth::Group& JointWorth::group_of_siblings() {
 void JointWorth::index_groups() {
   places_.resize(instance_.agents.size());
   for (std::uint32_t at = 0; at < groups_.size(); ++at) {
-    const auto& agents = groups_[at].agents;  // ascending
-    for (std::size_t bit = 0; bit < agents.size(); ++bit) {
-      auto& places = places_[agents[bit]];
-      if (places.empty() || places.back().group != at) {
-        places.push_back({at, 0});
+    Group& group = groups_[at];
+    for (std::size_t bit = 0; bit < group.agents.size(); ++bit) {  // ascending
+      if (group.members.empty() || group.members.back().agent != group.agents[bit]) {
+        group.members.push_back({group.agents[bit], 0});
       }
-      places.back().bits |= std::size_t{1} << bit;
+      group.members.back().bits |= std::size_t{1} << bit;
+    }
+    for (const Member& member : group.members) {
+      places_[member.agent].push_back({at, member.bits});
     }
   }
 }
@@ -175,6 +177,8 @@ void JointWorth::start_from(std::span<const std::uint32_t> members) {
     group.set = 0;
   }
   base_ = {};
+  each_told_ = false;
+  told_with_ = kNobody;
   for (const auto member : members) {
     inside_[member] = 1;
     for (std::size_t price = 0; price < kPrices; ++price) {
@@ -191,16 +195,20 @@ void JointWorth::start_from(std::span<const std::uint32_t> members) {
   }
 }
 
+void JointWorth::add_worth(Worth& sum, double times, const double* values) noexcept {
+  for (std::size_t price = 0; price < kPrices; ++price) {
+    sum[price] += times * values[price];
+  }
+}
+
 Worth JointWorth::with_toggled(std::span<const std::uint32_t> agents) {
+  if (!agents.empty() && agents.size() <= 2) {
+    return with_toggled(agents.front(), agents.back());
+  }
   Worth worth = base_;
-  const auto add_times = [&worth](double times, const double* values) {
-    for (std::size_t price = 0; price < kPrices; ++price) {
-      worth[price] += times * values[price];
-    }
-  };
   changed_.clear();
   for (const auto agent : agents) {
-    add_times(inside_[agent] != 0 ? -1.0 : 1.0, apart_[agent].data());
+    add_worth(worth, inside_[agent] != 0 ? -1.0 : 1.0, apart_[agent].data());
     for (const Place& place : places_[agent]) {
       Group& group = groups_[place.group];
       if (group.toggled == 0) {
@@ -211,11 +219,68 @@ Worth JointWorth::with_toggled(std::span<const std::uint32_t> agents) {
   }
   for (const auto at : changed_) {
     Group& group = groups_[at];
-    add_times(-1.0, &group.worth[group.set * kPrices]);
-    add_times(1.0, &group.worth[(group.set ^ group.toggled) * kPrices]);
+    add_worth(worth, -1.0, &group.worth[group.set * kPrices]);
+    add_worth(worth, 1.0, &group.worth[(group.set ^ group.toggled) * kPrices]);
     group.toggled = 0;
   }
   return worth;
+}
+
+Worth JointWorth::with_toggled(std::uint32_t first, std::uint32_t second) {
+  tell_each();
+  Worth worth = base_;
+  add_worth(worth, 1.0, each_[first].data());
+  if (second != first) {
+    tell_with(first);
+    add_worth(worth, 1.0, each_[second].data());
+    add_worth(worth, 1.0, jointly_[second].data());
+  }
+  return worth;
+}
+
+void JointWorth::tell_each() {
+  if (each_told_) {
+    return;
+  }
+  each_told_ = true;
+  each_.assign(instance_.agents.size(), Worth{});
+  for (std::uint32_t agent = 0; agent < instance_.agents.size(); ++agent) {
+    add_worth(each_[agent], inside_[agent] != 0 ? -1.0 : 1.0, apart_[agent].data());
+  }
+  for (const Group& group : groups_) {
+    for (const Member& member : group.members) {
+      add_worth(each_[member.agent], -1.0, &group.worth[group.set * kPrices]);
+      add_worth(each_[member.agent], 1.0, &group.worth[(group.set ^ member.bits) * kPrices]);
+    }
+  }
+}
+
+/// In the groups of both agents, and only there, the two together change something else than the sum of each.
+void JointWorth::tell_with(std::uint32_t first) {
+  if (told_with_ == first) {
+    return;
+  }
+  told_with_ = first;
+  jointly_.resize(instance_.agents.size());
+  for (const auto agent : with_) {
+    jointly_[agent] = {};
+  }
+  with_.clear();
+  for (const Place& place : places_[first]) {
+    const Group& group = groups_[place.group];
+    const std::size_t without = group.set;
+    for (const Member& member : group.members) {
+      if (member.agent == first) {
+        continue;
+      }
+      Worth& both = jointly_[member.agent];
+      add_worth(both, 1.0, &group.worth[without * kPrices]);
+      add_worth(both, -1.0, &group.worth[(without ^ place.bits) * kPrices]);
+      add_worth(both, -1.0, &group.worth[(without ^ member.bits) * kPrices]);
+      add_worth(both, 1.0, &group.worth[(without ^ place.bits ^ member.bits) * kPrices]);
+      with_.push_back(member.agent);
+    }
+  }
 }
 
 }  // namespace topas::detail

@@ -52,15 +52,25 @@ class JointWorth {
   /// At least what any admissions are worth from the set that start_from() named with these agents toggled, each once:
   /// taken in, or left out.
   [[nodiscard]] Worth with_toggled(std::span<const std::uint32_t> agents);
+  /// The same of one agent or two, up to rounding; cheap when the first one is that of the call before.
+  [[nodiscard]] Worth with_toggled(std::uint32_t first, std::uint32_t second);
   /// Whether that set has the agent.
   [[nodiscard]] bool contains(std::uint32_t agent) const noexcept { return inside_[agent] != 0; }
   /// Of all summands together: what rounding is relative to.
   [[nodiscard]] double size() const noexcept { return size_; }
 
  private:
+  static constexpr std::uint32_t kNobody = ~std::uint32_t{0};
+
+  /// An agent in a group: bits of its siblings.
+  struct Member {
+    std::uint32_t agent = 0;
+    std::size_t bits = 0;
+  };
   /// Tasks whose siblings belong to the same agents.
   struct Group {
     std::vector<std::uint32_t> agents;  ///< of each sibling
+    std::vector<Member> members;        ///< distinct
     std::size_t set = 0;                ///< of siblings whose agents are inside
     std::size_t toggled = 0;            ///< scratch
     std::vector<double> worth;          ///< of each set of siblings at each price, all tasks together
@@ -88,6 +98,9 @@ class JointWorth {
   void take_sets(const TaskView& task, std::span<const double> gains);
   [[nodiscard]] Group& group_of_siblings();
   void index_groups();
+  void tell_each();
+  void tell_with(std::uint32_t first);
+  static void add_worth(Worth& sum, double times, const double* values) noexcept;
 
   const Instance& instance_;
   Prices prices_;
@@ -98,6 +111,12 @@ class JointWorth {
   std::vector<std::uint8_t> inside_;                           // of each agent: in the set that is started from
   Worth base_{};                                               // of that set
   std::vector<std::uint32_t> changed_;                         // scratch: groups
+  // What toggling changes, told when it is asked for.
+  bool each_told_ = false;
+  std::vector<Worth> each_;            // of each agent alone
+  std::uint32_t told_with_ = kNobody;  // the first of the pairs
+  std::vector<Worth> jointly_;         // of each agent: what both change beyond what each does, with that one
+  std::vector<std::uint32_t> with_;    // the agents for which that is not zero
   double size_ = 0.0;
 
   // Scratch: of one task.

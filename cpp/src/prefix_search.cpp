@@ -131,9 +131,9 @@ void PrefixSearch::list(std::uint64_t key, const Sums& sums, double bar) {
   listed_.push_back({key, upper, kInfeasible});
 }
 
-/// The listed sets, those of the highest bounds first; where there are many, by the tighter bound, which may leave some
-/// below `bar`.
-void PrefixSearch::sort_listed(const PrefixSet& base, Toggle toggle, double bar) {
+/// Makes the listed sets a heap, that of the highest bound first; where there are many, by the tighter bound, which may
+/// leave some below `bar`.
+void PrefixSearch::rank_listed(const PrefixSet& base, Toggle toggle, double bar) {
   if (!visit_ && listed_.size() > bound_.few()) {
     bound_.start_from(base);
     for (Listed& listed : listed_) {
@@ -142,8 +142,14 @@ void PrefixSearch::sort_listed(const PrefixSet& base, Toggle toggle, double bar)
     }
     pruned_ += std::erase_if(listed_, [bar](const Listed& listed) { return listed.upper < bar; });
   }
-  std::sort(listed_.begin(), listed_.end(),
-            [](const Listed& a, const Listed& b) { return a.upper != b.upper ? a.upper > b.upper : a.key < b.key; });
+  std::make_heap(listed_.begin(), listed_.end(), Listed::comes_later);
+}
+
+/// The set of the highest bound among those `left` in the heap, which it leaves.
+PrefixSearch::Listed& PrefixSearch::next_listed(std::size_t left) {
+  const auto end = listed_.begin() + static_cast<std::ptrdiff_t>(left);
+  std::pop_heap(listed_.begin(), end, Listed::comes_later);
+  return *(end - 1);
 }
 
 /// The set of a key, in trial_.
@@ -155,13 +161,13 @@ void PrefixSearch::form(const PrefixSet& base, Toggle toggle, std::uint64_t key)
 
 /// Evaluates the listed sets that may be chosen.
 void PrefixSearch::evaluate_listed(const PrefixSet& base, Toggle toggle) {
-  sort_listed(base, toggle, shortlist_.bar());
-  for (std::size_t at = 0; at < listed_.size(); ++at) {
-    if (is_spent() || is_needless(listed_[at].upper, shortlist_.bar())) {
-      pruned_ += listed_.size() - at;
+  rank_listed(base, toggle, shortlist_.bar());
+  for (auto left = listed_.size(); left > 0; --left) {
+    if (is_spent() || is_needless(listed_.front().upper, shortlist_.bar())) {
+      pruned_ += left;
       return;
     }
-    form(base, toggle, listed_[at].key);
+    form(base, toggle, next_listed(left).key);
     evaluate(trial_);
   }
 }
@@ -267,19 +273,21 @@ void PrefixSearch::toggle_pair(std::uint64_t pair) {
 
 /// Makes the listed addition of highest Phi, the first of those that tie, if it improves.
 bool PrefixSearch::add_best(Climbed& from) {
-  sort_listed(from.set, &PrefixSearch::toggle_pair, std::min(from.value, shortlist_.bar()));
+  rank_listed(from.set, &PrefixSearch::toggle_pair, std::min(from.value, shortlist_.bar()));
   double highest = kInfeasible;
-  for (auto at = listed_.begin(); at != listed_.end(); ++at) {
+  auto left = listed_.size();
+  for (; left > 0; --left) {
     const double bar = std::min(std::max(from.value, highest), shortlist_.bar());
-    if (is_spent() || is_needless(at->upper, bar)) {
-      pruned_ += static_cast<std::uint64_t>(listed_.end() - at);
-      listed_.erase(at, listed_.end());
+    if (is_spent() || is_needless(listed_.front().upper, bar)) {
+      pruned_ += left;
       break;
     }
-    form(from.set, &PrefixSearch::toggle_pair, at->key);
-    at->value = evaluate(trial_);
-    highest = std::max(highest, at->value);
+    Listed& listed = next_listed(left);
+    form(from.set, &PrefixSearch::toggle_pair, listed.key);
+    listed.value = evaluate(trial_);
+    highest = std::max(highest, listed.value);
   }
+  listed_.erase(listed_.begin(), listed_.begin() + static_cast<std::ptrdiff_t>(left));
   if (!beats(highest, from.value)) {
     return false;
   }

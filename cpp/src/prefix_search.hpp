@@ -69,6 +69,10 @@ class PrefixSearch {
     std::uint64_t key = 0;  ///< which: orders those that tie
     double upper = 0.0;     ///< bound of its Phi
     double value = 0.0;     ///< its Phi, once it is packed
+
+    [[nodiscard]] static bool comes_later(const Listed& a, const Listed& b) noexcept {
+      return a.upper != b.upper ? a.upper < b.upper : a.key > b.key;
+    }
   };
   /// Writes the agents in which the set of a key differs from its base to toggled_, ascending.
   using Toggle = void (PrefixSearch::*)(std::uint64_t key);
@@ -80,7 +84,8 @@ class PrefixSearch {
   [[nodiscard]] bool is_needless(double upper, double bar) const;
   [[nodiscard]] bool is_spent() const;
   void list(std::uint64_t key, const Sums& sums, double bar);
-  void sort_listed(const PrefixSet& base, Toggle toggle, double bar);
+  void rank_listed(const PrefixSet& base, Toggle toggle, double bar);
+  [[nodiscard]] Listed& next_listed(std::size_t left);
   void form(const PrefixSet& base, Toggle toggle, std::uint64_t key);
   void evaluate_listed(const PrefixSet& base, Toggle toggle);
   void enumerate();
@@ -106,7 +111,7 @@ class PrefixSearch {
   PrefixSet trial_;
   PrefixSet toggled_;
   PrefixSet outside_;
-  std::vector<Listed> listed_;
+  std::vector<Listed> listed_;  // once ranked a heap; those taken out are behind it
   std::uint64_t evaluated_ = 0;
   std::uint64_t pruned_ = 0;
 };
