@@ -34,6 +34,27 @@ std::vector<Ranked> random_options(Random& random, std::uint32_t count, std::uin
   return out;
 }
 
+bool is_even(const Ranked& ranked) { return ranked.kv_tokens % 2 == 0; }
+
+/// The first even open place, looked at one by one.
+std::uint32_t plain_next(const OptionOrder& order, const std::vector<std::uint8_t>& open, std::uint32_t place,
+                         std::int64_t most) {
+  while (place < order.size() && (open[place] == 0 || order[place].kv_tokens > most || !is_even(order[place]))) {
+    ++place;
+  }
+  return place;
+}
+
+std::vector<std::uint32_t> random_members(Random& random, std::uint32_t agents) {
+  std::vector<std::uint32_t> out;
+  for (std::uint32_t agent = 0; agent < agents; ++agent) {
+    if (random.chance(0.5)) {
+      out.push_back(agent);
+    }
+  }
+  return out;
+}
+
 TEST(OptionOrder, FindsWhatAPlainListFinds) {
   Random random(5);
   for (int round = 0; round < 60; ++round) {
@@ -42,12 +63,7 @@ TEST(OptionOrder, FindsWhatAPlainListFinds) {
     OptionOrder order;
     order.assign(random_options(random, count, agents, random.chance(0.5) ? 40 : 100'000), agents, count);
     for (int set = 0; set < 12; ++set) {
-      std::vector<std::uint32_t> members;
-      for (std::uint32_t agent = 0; agent < agents; ++agent) {
-        if (random.chance(0.5)) {
-          members.push_back(agent);
-        }
-      }
+      const auto members = random_members(random, agents);
       order.open(members);
       std::vector<std::uint8_t> open(count, 0);
       for (std::uint32_t place = 0; place < count; ++place) {
@@ -61,13 +77,7 @@ TEST(OptionOrder, FindsWhatAPlainListFinds) {
         }
         const auto from = static_cast<std::uint32_t>(random.below(count + 1));
         const std::int64_t most = random.chance(0.2) ? kAny : random.between(-1, 120);
-        const auto even = [](const Ranked& ranked) { return ranked.kv_tokens % 2 == 0; };
-        std::uint32_t wanted = from;
-        while (wanted < count &&
-               (open[wanted] == 0 || order[wanted].kv_tokens > most || order[wanted].kv_tokens % 2 != 0)) {
-          ++wanted;
-        }
-        ASSERT_EQ(order.next(from, most, even), wanted) << "round " << round;
+        ASSERT_EQ(order.next(from, most, is_even), plain_next(order, open, from, most)) << "round " << round;
       }
     }
   }

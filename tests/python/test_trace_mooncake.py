@@ -63,7 +63,7 @@ def test_heads_that_many_share_are_agents_and_extensions_are_turns(tmp_path: Pat
     }
     workload = load_trace(tmp_path / "mooncake.jsonl", scale=WHOLE, block_tokens=BLOCK)
     assert workload.agents == {"prefix-1": 20, "unshared": 0}
-    assert workload.tasks[0].stages == ((Round(23, 5, 0.0), Round(30, 5, 9.0)),)
+    assert workload.tasks[0].stages == ((Round(23, 5, 0.0), Round(30, 5, 9.0, shared_tokens=20)),)
     assert [task.arrival_s for task in workload.tasks] == [0.0, 1.0, 2.0, 3.0, 9.5]
 
 
