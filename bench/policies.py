@@ -30,7 +30,7 @@ from topas.errors import TopasError
 from topas.policies import BASELINE_NAMES, parse_policies
 from topas.reproduce.figures import JCT_METRICS, Figures
 from topas.reproduce.points import PAPER_BASELINES, RATES, Scale, Variant, cells_of, contenders
-from topas.reproduce.statistics import Interval, interval, paired_reduction
+from topas.sim.statistics import Interval, interval, paired_reduction
 from topas.sim.sweep import run_cells, show_progress
 
 RESULTS = Path(__file__).resolve().parent / "results"

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from topas.cli.app import app
 from topas.errors import ArgumentError, CapacityError, ConfigError
-from topas.reproduce.statistics import interval
 from topas.sim import EngineCosts, EngineOptions, Lengths, Workload, make_workload, run_policy
 from topas.sim.advice import Advice, LoadAdvice, Question, Setting, advise, candidates
 from topas.sim.advice_text import three_lines
 from topas.sim.operating_point import OperatingPoint, locate
 from topas.sim.replicates import Run, redraw, resample, run_all
+from topas.sim.statistics import interval
 from topas.sim.versus import Ratio
 from typer.testing import CliRunner
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,19 +10,28 @@ from typing import Any
 import pytest
 import typer
 from topas.cli.reproduce import reproduce
-from topas.errors import ArgumentError, ConfigError, StateError, TopasError
-from topas.policies import POLICY_NAMES
+from topas.errors import ConfigError, StateError, TopasError
+from topas.policies import BASELINE_NAMES, PolicyName
 from topas.reproduce.figures import Figures
 from topas.reproduce.gantt import run_gantt
-from topas.reproduce.points import RATES, Scale, Variant, ablation, cells_of, contenders
-from topas.reproduce.run import evaluate, write
-from topas.reproduce.statistics import interval, paired_reduction
+from topas.reproduce.points import (
+    PAPER_BASELINES,
+    POLICIES,
+    RATES,
+    Scale,
+    Variant,
+    ablation,
+    cells_of,
+    contenders,
+)
+from topas.reproduce.run import Evaluation, Sweep, evaluate, write
 from topas.reproduce.table1 import (
     TABLE1_SETTING,
     Table1Setting,
     make_batch_workload,
     run_table1,
 )
+from topas.reproduce.tables import to_tables
 from topas.sim import BUILTIN_WORKLOADS
 from topas.sim.sweep import Cell, CellResult
 from typer.testing import CliRunner
@@ -123,30 +131,6 @@ def test_bars_of_the_gantt_chart() -> None:
         run_gantt("lpm", 0)
 
 
-# Statistics
-
-
-def test_interval_with_students_t() -> None:
-    item = interval([1.0, 2.0, 3.0, 4.0, 5.0])
-    assert item.mean == 3.0
-    assert item.half_width == pytest.approx(2.776 * math.sqrt(2.5) / math.sqrt(5))
-    assert interval([7.0]).half_width is None
-    many = interval([0.0, 1.0] * 30)  # 59 degrees of freedom: 2.001
-    assert many.half_width == pytest.approx(2.001 * math.sqrt(15 / 59) / math.sqrt(60), rel=1e-3)
-    with pytest.raises(ArgumentError, match="values: none given"):
-        interval([])
-
-
-def test_reductions_are_paired_by_seed() -> None:
-    item = paired_reduction([50.0, 150.0], [100.0, 300.0])
-    assert (item.mean, item.half_width) == (50.0, 0.0)
-    assert paired_reduction([110.0], [100.0]).mean == pytest.approx(-10.0)
-    with pytest.raises(ArgumentError, match="2 values for 1"):
-        paired_reduction([1.0, 2.0], [1.0])
-    with pytest.raises(ArgumentError, match="theirs: must be above 0"):
-        paired_reduction([1.0], [0.0])
-
-
 # Figures of a sweep
 
 
@@ -194,6 +178,43 @@ def test_of_throughput_more_is_better() -> None:
     assert figures.best("w", [1.0], ["a", "b"], "mean_jct_s") == "a"
 
 
+def test_topas_against_the_best_of_each_kind() -> None:
+    means = {"lpm": 100, "lpm+host": 60, "srpt": 90, "srpt+host": 70, "kvflow": 65, "topas": 63}
+    figures = Figures(_result(name, 1.0, 1, float(mean)) for name, mean in means.items())
+    paper = {"mean_jct_s": 27.5}
+    mean, p99 = figures.comparisons("w", [1.0], contenders(means), paper=paper)
+    assert {kind: item and item.best for kind, item in mean.against.items()} == {
+        "paper_baselines": "lpm",
+        "without_host": "srpt",
+        "with_host": "lpm+host",
+        "both": "lpm+host",
+    }
+    content = mean.to_dict()
+    assert (content["paper_percent"], p99.to_dict()["paper_percent"]) == (27.5, None)
+    assert [
+        content[kind]["reduction_percent"]["mean"]
+        for kind in ("paper_baselines", "without_host", "with_host", "both")
+    ] == pytest.approx([37.0, 30.0, -5.0, -5.0])
+
+
+def test_a_kind_without_a_complete_baseline_has_no_figure() -> None:
+    results = [_result("lpm", 1.0, 1, 1.0), _result("lpm+host", 1.0, 1, 1.0, finished=1)]
+    figures = Figures([*results, _result("topas", 1.0, 1, 0.5)])
+    variants = contenders(("lpm", "lpm+host", "topas"))
+    item = figures.comparisons("w", [1.0], variants)[0]
+    assert item.against["with_host"] is None
+    assert item.to_dict()["with_host"] is None
+    assert item.against["both"] == item.against["without_host"] is not None
+    sweep = Sweep(points=[], comparisons=[item])
+    evaluation = Evaluation(scale=TINY, baselines=("lpm",), sweeps={"fig3": sweep})
+    assert _row(evaluation, -1)[3:] == ["+50.0", "lpm*", "+50.0", "lpm*", "-", "-", "-"]
+
+
+def _row(evaluation: Evaluation, row: int) -> list[Any]:
+    """A row of the last table."""
+    return [list(column.cells)[row] for column in to_tables(evaluation)[-1].columns]
+
+
 @pytest.mark.parametrize("extra", [{"finished": 1}, {"stopped": "in circles"}])
 def test_incomplete_runs_make_no_figures(extra: dict[str, Any]) -> None:
     figures = _figures(**extra)
@@ -215,9 +236,6 @@ def test_what_is_run() -> None:
     assert Scale().rates_of("dag-4") == RATES["dag-4"]
     assert Scale(rates=1).rates_of("dag-4") == (0.09,)
     assert Scale(rates=9).rates_of("dag-4") == RATES["dag-4"]
-    labels = [variant.label for variant in contenders()]
-    assert labels == list(POLICY_NAMES)
-    assert [v.label for v in contenders(baselines=("lpm",)) if v.baseline] == ["lpm"]
     assert [dict(variant.config) for variant in ablation("topas")] == [
         {},
         {"reuse_weight": 0.0},
@@ -230,14 +248,26 @@ def test_what_is_run() -> None:
     ]
 
 
-def test_baselines_with_each_of_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topas.reproduce.points.BASELINE_OPTIONS", ({}, {"max_running": 3}))
-    variants = contenders(("lpm", "topas"))
-    assert [(v.label, v.baseline) for v in variants] == [
-        *(("lpm", True), ("lpm max_running=3", True), ("topas", False)),
+def test_every_baseline_runs_both_ways() -> None:
+    variants = contenders()
+    assert tuple(variant.label for variant in variants) == POLICIES
+    ways: dict[str, list[bool]] = {}
+    for variant in variants:
+        if variant.baseline:
+            ways.setdefault(PolicyName.parse(variant.policy).base, []).append(
+                variant.has_host_cache
+            )
+    assert tuple(ways) == BASELINE_NAMES
+    assert all(way == ([True] if name == "kvflow" else [False, True]) for name, way in ways.items())
+    assert [v.label for v in variants if not v.baseline] == ["topas-paper", "topas"]
+    assert tuple(v.label for v in variants if v.in_paper) == PAPER_BASELINES
+    narrow = contenders(baselines=("lpm",))
+    assert [v.label for v in narrow if v.baseline] == ["lpm", "lpm+host"]
+    assert tuple(v.label for v in narrow if v.in_paper) == PAPER_BASELINES
+    cells = cells_of("dag-4", (0.09,), contenders(("lpm", "lpm+host")), TINY)
+    assert [(cell.policy, cell.label) for cell in cells[::2]] == [
+        *(("lpm", "lpm"), ("lpm+host", "lpm+host")),
     ]
-    cells = cells_of("dag-4", (0.09,), variants, TINY)
-    assert [cell.options.max_running for cell in cells[::2]] == [0, 3, 0]
 
 
 def test_wrong_choices_are_refused() -> None:
@@ -245,6 +275,8 @@ def test_wrong_choices_are_refused() -> None:
         contenders(baselines=("topas",))
     with pytest.raises(ConfigError, match="variants: 'lpm' is given twice"):
         cells_of("dag-4", (0.09,), contenders(("lpm", "lpm")), TINY)
+    with pytest.raises(ConfigError, match="policy: unknown 'no-such'"):
+        contenders(("no-such",))
     wrong = Variant(label="x", policy="lpm", options={"no_such": 1})
     with pytest.raises(ConfigError, match="no_such: unknown engine option"):
         cells_of("dag-4", (0.09,), [wrong], TINY)
@@ -276,16 +308,31 @@ def test_a_figure_of_rates_has_all_policies(tmp_path: Path) -> None:
     assert shown == [
         (workload, RATES[workload][-1], policy)
         for workload in ("metagpt-sop", "metagpt-tl")
-        for policy in POLICY_NAMES
+        for policy in POLICIES
     ]
-    assert {item["best_baseline"] for item in content["reductions"]} <= {"fcfs", "lpm"}
-    assert [(i["metric"], i["policy"], i["paper_percent"]) for i in content["reductions"][:4]] == [
+    compared = content["comparisons"]
+    assert [(i["metric"], i["policy"], i["paper_percent"]) for i in compared[:4]] == [
         ("mean_jct_s", "topas-paper", 9.8),
         ("mean_jct_s", "topas", 9.8),
         ("p99_jct_s", "topas-paper", 4.5),
         ("p99_jct_s", "topas", 4.5),
     ]
+    for item in compared:
+        assert item["paper_baselines"]["best_baseline"] in PAPER_BASELINES
+        assert item["without_host"]["best_baseline"] in ("fcfs", "lpm")
+        assert item["with_host"]["best_baseline"] in ("fcfs+host", "lpm+host")
+        better = min(_best(content, item, kind) for kind in ("without_host", "with_host"))
+        assert _best(content, item, "both") == better
     assert (tmp_path / "fig4.png").read_bytes().startswith(b"\x89PNG")
+
+
+def _best(content: dict[str, Any], item: dict[str, Any], kind: str) -> float:
+    """The figure of the best baseline of a kind, from its point."""
+    return next(
+        float(point[item["metric"]]["mean"])
+        for point in content["points"]
+        if (point["workload"], point["policy"]) == (item["workload"], item[kind]["best_baseline"])
+    )
 
 
 def test_a_failed_run_is_reported_and_spares_the_rest(
@@ -317,15 +364,17 @@ def _invoke(*arguments: str) -> Any:
 def test_the_command(tmp_path: Path) -> None:
     result = _invoke("fig1", "--out", str(tmp_path), "--quick", "--seeds", "3", "--processes", "1")
     assert result.exit_code == 0
-    for word in ("Figure 1", "srpt", "mean JCT s", "reduction %", "downstream gating is left out"):
+    for word in ("Figure 1", "srpt+host", "mean JCT s", "paper %", "downstream gating is left out"):
         assert word in result.stdout
     content = json.loads((tmp_path / "results.json").read_text())
     assert content["seeds"] == [1, 2, 3]
     assert content["scale"] == {"tasks": 30, "seeds": 3, "rates": 2}
-    assert [point["policy"] for point in content["fig1"]["points"]] == ["lpm", "srpt", "topas"]
+    shown = ["lpm", "lpm+host", "srpt", "srpt+host", "topas"]
+    assert [point["policy"] for point in content["fig1"]["points"]] == shown
+    assert {item["paper_percent"] for item in content["fig1"]["comparisons"]} == {None}
     assert all(len(p["mean_jct_s"]["values"]) == 3 for p in content["fig1"]["points"])
     assert (tmp_path / "fig1.png").read_bytes().startswith(b"\x89PNG")
-    assert len((tmp_path / "cells.jsonl").read_text().splitlines()) == 9
+    assert len((tmp_path / "cells.jsonl").read_text().splitlines()) == 15
 
 
 def test_the_command_shows_table_and_chart(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import topas
 from topas.errors import ConfigError
 from topas.sim import EngineOptions, Lengths, make_workload, run_policy
-from topas.sim.sweep import Cell, CellResult, run_cells
+from topas.sim.sweep import Cell, CellResult, _code_files, _digest_of, run_cells
 
 SHORT = Lengths(input_tokens=100, output_tokens=40)
 
@@ -98,6 +99,42 @@ def test_the_version_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     before = _cell().key()
     monkeypatch.setattr("topas.__version__", "999")
     assert _cell().key() != before
+
+
+def test_the_code_of_every_module_of_a_run_is_in_the_key(tmp_path: Path) -> None:
+    package, core = tmp_path / "topas", tmp_path / "core.so"
+    files = ("config.py", "sim/engine.py", "sim/cost/linear.py", "policies/base.py")
+    for name in (*files, "cli/app.py"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text("x = 1")
+    core.write_bytes(b"\0")
+    digests = {_digest_of(package, core)}
+    for name in files:
+        (package / name).write_text("x = 2")
+        digests.add(_digest_of(package, core))
+    (package / "sim/cost/linear.py").rename(package / "sim/linear.py")
+    digests.add(_digest_of(package, core))
+    core.write_bytes(b"\1")
+    digests.add(_digest_of(package, core))
+    assert len(digests) == 1 + len(files) + 2
+    (package / "cli/app.py").write_text("x = 2")
+    assert _digest_of(package, core) in digests
+
+
+def test_all_that_a_sweep_imports_is_in_the_digest() -> None:
+    script = (
+        "import sys, topas.sim.sweep\n"
+        "for name, module in sorted(sys.modules.items()):\n"
+        "    if name.partition('.')[0] == 'topas' and module.__file__.endswith('.py'):\n"
+        "        print(module.__file__)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    imported = {Path(line).resolve() for line in done.stdout.splitlines()}
+    covered = {file.resolve() for file in _code_files(Path(topas.__file__).parent)}
+    assert len(imported) > 20
+    assert imported <= covered
 
 
 def test_equal_cells_are_run_once(tmp_path: Path) -> None:

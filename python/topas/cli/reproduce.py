@@ -33,8 +33,9 @@ def reproduce(
     quick: Annotated[bool, _option("Few tasks, two rates: a look, no figures.", "--quick")] = False,
     processes: Annotated[int | None, _option("Runs at a time. (as many as processors)")] = None,
     baselines: Annotated[
-        str, _option("Compared with: 'paper', 'all', or policies with commas.")
-    ] = "paper",
+        str,
+        _option("Compared with, without and with host cache: 'all', 'paper', or some with commas."),
+    ] = "all",
 ) -> None:
     """Reproduce Table I and Figures 1 to 5 of the paper in the simulator.
 

@@ -1,4 +1,4 @@
-"""Figures of a sweep: means over seeds by operating point, and topas against the best baseline."""
+"""Figures of a sweep: means over seeds by operating point, and topas against the best baselines."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from topas.reproduce.points import Variant
-from topas.reproduce.statistics import Interval, interval, paired_reduction
+from topas.sim.statistics import Interval, interval, paired_reduction
 from topas.sim.sweep import CellResult
+from topas.sim.versus import JCT_METRICS
 
 __all__ = [
     "JCT_METRICS",
+    "KINDS",
     "METRICS",
     "PAPER_ABLATION",
     "PAPER_REDUCTIONS",
+    "Comparison",
     "Figures",
     "Point",
     "Reduction",
@@ -29,8 +32,8 @@ METRICS: Mapping[str, bool] = {
     "requests_per_s": True,
 }
 
-#: The paper's primary metrics.
-JCT_METRICS: tuple[str, ...] = ("mean_jct_s", "p99_jct_s")
+#: The baselines that topas is compared with, by kind; see :class:`Comparison`.
+KINDS: tuple[str, ...] = ("paper_baselines", "without_host", "with_host", "both")
 
 #: Reductions that the paper reports (Section V), percent, by workload and metric.
 PAPER_REDUCTIONS: Mapping[str, Mapping[str, float]] = {
@@ -120,6 +123,43 @@ class Reduction:
             "reduction_percent": self.percent.to_dict(),
             "paper_percent": self.paper,
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """A variant of topas against the best baseline of each kind.
+
+    Parameters
+    ----------
+    workload, metric, label
+        What is compared.
+    against : mapping
+        By kind (:data:`KINDS`): the best of the paper's baselines, which have no host cache; of all
+        baselines without one; of all with one; and the better of these two. ``None`` where no
+        baseline of the kind was run, or none finished all its tasks.
+    paper : float or None
+        The reduction that the paper reports, percent.
+    """
+
+    workload: str
+    metric: str
+    label: str
+    against: Mapping[str, Reduction | None]
+    paper: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            "workload": self.workload,
+            "metric": self.metric,
+            "policy": self.label,
+            "paper_percent": self.paper,
+            **{kind: item and _brief(item) for kind, item in self.against.items()},
+        }
+
+
+def _brief(item: Reduction) -> dict[str, Any]:
+    return {"best_baseline": item.best, "reduction_percent": item.percent.to_dict()}
 
 
 class Figures:
@@ -214,23 +254,56 @@ class Figures:
             paper=paper,
         )
 
-    def reductions(
+    def comparisons(
         self,
         workload: str,
         rates: Sequence[float],
         variants: Sequence[Variant],
+        *,
         metrics: Iterable[str] = JCT_METRICS,
-    ) -> list[Reduction]:
-        """Each variant of topas against the best baseline."""
-        others = [variant.label for variant in variants if variant.baseline]
+        paper: Mapping[str, float] | None = None,
+    ) -> list[Comparison]:
+        """Each variant of topas against the best baseline of each kind.
+
+        Parameters
+        ----------
+        workload, rates, variants
+            What was run.
+        metrics : iterable of str
+            Of :data:`METRICS`.
+        paper : mapping, optional
+            What the paper reports by metric, percent.
+        """
         found = []
         for metric in metrics:
             for variant in variants:
                 if variant.policy.startswith("topas"):
-                    paper = PAPER_REDUCTIONS.get(workload, {}).get(metric)
-                    item = self.reduction(workload, rates, variant.label, others, metric, paper)
-                    found.extend([item] if item else [])
+                    against = {
+                        kind: self.reduction(workload, rates, variant.label, others, metric)
+                        for kind, others in _kinds_of(variants).items()
+                    }
+                    found.append(
+                        Comparison(
+                            workload=workload,
+                            metric=metric,
+                            label=variant.label,
+                            against=against,
+                            paper=(paper or {}).get(metric),
+                        )
+                    )
         return found
+
+
+def _kinds_of(variants: Sequence[Variant]) -> dict[str, list[str]]:
+    """The labels of the baselines of each kind; the paper's whatever topas is compared with."""
+    baselines = [variant for variant in variants if variant.baseline]
+    of_kind = {
+        "paper_baselines": [v for v in variants if v.in_paper],
+        "without_host": [v for v in baselines if not v.has_host_cache],
+        "with_host": [v for v in baselines if v.has_host_cache],
+        "both": baselines,
+    }
+    return {kind: [variant.label for variant in of_kind[kind]] for kind in KINDS}
 
 
 def _value(result: CellResult | None, metric: str) -> float | None:

@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from topas.policies import POLICY_NAMES
-from topas.reproduce.figures import METRICS, Point, Reduction
+from topas.reproduce.figures import METRICS, Comparison, Point
 from topas.reproduce.gantt import Gantt
 
 __all__ = ["plot_bars", "plot_gantt", "plot_lines"]
@@ -21,8 +21,14 @@ _TITLES = {
     "first_task_s": "first task, s",
     "requests_per_s": "requests/s",
 }
+# Which kinds of baselines stand above a panel, and how they are called there.
+_KIND_WORDS = {
+    "paper_baselines": "paper's",
+    "without_host": "no host cache",
+    "with_host": "host cache",
+}
 _DPI = 120
-_WIDTH, _HEIGHT = 4.2, 2.7  # of one panel, inches
+_WIDTH, _HEIGHT = 5.2, 2.9  # of one panel, inches
 _TASK_COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown")
 
 
@@ -32,16 +38,16 @@ def _save(figure: Figure, path: Path) -> None:
 
 
 def _color(label: str, place: int) -> str:
-    """One colour a policy in all figures."""
-    known = list(POLICY_NAMES)
-    return f"C{(known.index(label) if label in known else len(known) + place) % 10}"
+    """One colour a policy in all figures, with and without host cache."""
+    known, base = list(POLICY_NAMES), label.partition("+")[0]
+    return f"C{(known.index(base) if base in known else len(known) + place) % 10}"
 
 
-def plot_lines(points: Sequence[Point], path: Path, reductions: Sequence[Reduction] = ()) -> None:
+def plot_lines(points: Sequence[Point], path: Path, comparisons: Sequence[Comparison] = ()) -> None:
     """Each metric over the arrival rate: a row for each metric, a column for each workload.
 
     JCT is on a logarithmic axis; bars are 95 % confidence intervals; incomplete points are left
-    out.
+    out. Policies with a host cache are dashed.
 
     Parameters
     ----------
@@ -49,8 +55,8 @@ def plot_lines(points: Sequence[Point], path: Path, reductions: Sequence[Reducti
         At least one.
     path : Path
         PNG file to write.
-    reductions : sequence of Reduction
-        Written above the panel of their workload and metric, beside the paper's.
+    comparisons : sequence of Comparison
+        Written above the panel of their workload and metric, beside the paper's reduction.
     """
     workloads = list(dict.fromkeys(point.workload for point in points))
     labels = list(dict.fromkeys(point.label for point in points))
@@ -68,7 +74,7 @@ def plot_lines(points: Sequence[Point], path: Path, reductions: Sequence[Reducti
                 )
             if metric.endswith("jct_s"):
                 panel.set_yscale("log")
-            here = [r for r in reductions if (r.workload, r.metric) == (workload, metric)]
+            here = [c for c in comparisons if (c.workload, c.metric) == (workload, metric)]
             panel.set_title(_words(here), loc="left", fontsize=7)
             panel.set_ylabel(_TITLES[metric] if column == 0 else "")
             if row == len(METRICS) - 1:
@@ -79,13 +85,21 @@ def plot_lines(points: Sequence[Point], path: Path, reductions: Sequence[Reducti
     _save(figure, path)
 
 
-def _words(reductions: Sequence[Reduction]) -> str:
+def _words(comparisons: Sequence[Comparison]) -> str:
+    """One line for each variant of topas: percent less than the best baseline of each kind."""
     lines = []
-    for item in reductions:
-        half = "" if item.percent.half_width is None else f" ±{item.percent.half_width:.1f}"
-        paper = "" if item.paper is None else f" (paper +{item.paper:.1f})"
-        lines.append(f"{item.label} vs {item.best}: {item.percent.mean:+.1f}{half} % less{paper}")
-    return "\n".join(lines)
+    for item in comparisons:
+        parts = []
+        for kind, words in _KIND_WORDS.items():
+            found = item.against[kind]
+            if found is not None:
+                half = found.percent.half_width
+                spread = "" if half is None else f"±{half:.1f}"
+                name = found.best.partition("+")[0]
+                parts.append(f"{words} ({name}) {found.percent.mean:+.1f}{spread}")
+        lines.append(f"{item.label}, % less than " + ", ".join(parts))
+    papers = [item.paper for item in comparisons if item.paper is not None]
+    return "\n".join(lines + [f"paper +{paper:.1f}" for paper in papers[:1]])
 
 
 def _draw_line(panel: Axes, points: Sequence[Point], metric: str, color: str) -> None:
@@ -97,6 +111,7 @@ def _draw_line(panel: Axes, points: Sequence[Point], metric: str, color: str) ->
         yerr=[item.half_width or 0.0 for _, item in there],
         label=points[0].label,
         color=color,
+        linestyle="--" if "+host" in points[0].label else "-",
         linewidth=2.4 if points[0].label.startswith("topas") else 1.2,
         marker="o",
         markersize=3,

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from topas.errors import ConfigError
-from topas.policies import BASELINE_NAMES, POLICY_NAMES
+from topas.policies import BASELINE_NAMES, PolicyName, parse_policies
 from topas.sim.checks import check_int
 from topas.sim.options import EngineOptions
 from topas.sim.sweep import Cell
 
 __all__ = [
-    "BASELINE_OPTIONS",
     "PAPER_BASELINES",
+    "POLICIES",
     "RATES",
     "Scale",
     "Variant",
@@ -37,8 +37,8 @@ RATES: Mapping[str, tuple[float, ...]] = {
 #: The baselines of the paper's evaluation (Section V).
 PAPER_BASELINES: tuple[str, ...] = ("fcfs", "lpm", "parrot", "las", "spf")
 
-#: Engine options that every baseline is run with in turn; each is a baseline of its own.
-BASELINE_OPTIONS: tuple[Mapping[str, Any], ...] = ({},)
+#: What a figure shows: every policy, each baseline without and with a host cache.
+POLICIES: tuple[str, ...] = tuple(parse_policies("all+host"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +50,13 @@ class Variant:
     label : str
         Its name in figures, unique among those of a figure.
     policy : str
-        One of :data:`topas.policies.POLICY_NAMES`.
+        One of :data:`topas.policies.POLICY_NAMES`, with ``+host`` for a baseline with a host cache.
     config, options : mapping
         Fields of :class:`topas.Config` and of :class:`topas.sim.EngineOptions`.
     baseline : bool
         Whether topas is compared with it.
+    in_paper : bool
+        Whether the paper compares with it.
     """
 
     label: str
@@ -62,6 +64,12 @@ class Variant:
     config: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     baseline: bool = False
+    in_paper: bool = False
+
+    @property
+    def has_host_cache(self) -> bool:
+        """Whether its name gives its engine's cache host copies."""
+        return PolicyName.parse(self.policy).has_host_cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,34 +113,38 @@ class Scale:
 
 
 def contenders(
-    policies: Iterable[str] = POLICY_NAMES, baselines: Sequence[str] = PAPER_BASELINES
+    policies: Iterable[str] = POLICIES,
+    baselines: Sequence[str] = BASELINE_NAMES,
+    paper: Sequence[str] = PAPER_BASELINES,
 ) -> list[Variant]:
-    """The policies of a figure, each baseline with each of :data:`BASELINE_OPTIONS`.
+    """The policies of a figure.
 
     Parameters
     ----------
     policies : iterable of str
-        Which ones.
+        Which ones, a baseline with a host cache as one of its own (``lpm``, ``lpm+host``).
     baselines : sequence of str
-        Those that topas is compared with.
+        Those that topas is compared with, without suffixes: in both ways that they are run in.
+    paper : sequence of str
+        Those that the paper compares with; all without a host cache.
 
     Raises
     ------
     ConfigError
-        A baseline is none of the policies that have no part in topas.
+        A policy is unknown, or a baseline is none of the policies that have no part in topas.
     """
     for name in baselines:
         if name not in BASELINE_NAMES:
             raise ConfigError(f"baselines: {name!r} is none of {', '.join(BASELINE_NAMES)}")
-    variants = []
-    for name in policies:
-        for options in BASELINE_OPTIONS if name in BASELINE_NAMES else ({},):
-            extra = [f"{field}={value}" for field, value in options.items()]
-            label = " ".join([name, *extra])
-            variants.append(
-                Variant(label=label, policy=name, options=options, baseline=name in baselines)
-            )
-    return variants
+    return [
+        Variant(
+            label=name,
+            policy=name,
+            baseline=PolicyName.parse(name).base in baselines,
+            in_paper=name in paper,
+        )
+        for name in policies
+    ]
 
 
 def ablation(policy: str) -> list[Variant]:

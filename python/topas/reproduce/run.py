@@ -11,17 +11,19 @@ from typing import Any
 
 import topas
 from topas.errors import ConfigError
-from topas.policies import POLICY_NAMES
+from topas.policies import BASELINE_NAMES
 from topas.reproduce.figures import (
     JCT_METRICS,
     PAPER_ABLATION,
+    PAPER_REDUCTIONS,
+    Comparison,
     Figures,
     Point,
     Reduction,
 )
 from topas.reproduce.gantt import Gantt, run_gantt
 from topas.reproduce.points import (
-    PAPER_BASELINES,
+    POLICIES,
     Scale,
     Variant,
     ablation,
@@ -47,22 +49,34 @@ _WORKLOADS: Mapping[str, tuple[str, ...]] = {
     "fig3": ("chain-3", "dag-4", "dag-10-wide"),
     "fig4": ("metagpt-sop", "metagpt-tl"),
 }
-_FIG1 = ("chain-3", 0.15, ("lpm", "srpt", "topas"))
+_FIG1 = ("chain-3", 0.15, ("lpm", "lpm+host", "srpt", "srpt+host", "topas"))
 _FIG5 = ("metagpt-tl", 0.0175, ("topas-paper", "topas"))
 _GANTT = ("lpm", "srpt")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """Points of one figure and what they say of topas."""
+    """Points of one figure and what they say of topas.
+
+    Parameters
+    ----------
+    points : list of Point
+        One for each variant and rate.
+    comparisons : list of Comparison
+        Topas against the baselines; empty for Figure 5.
+    reductions : list of Reduction
+        The full policy against its reduced forms; only for Figure 5.
+    """
 
     points: list[Point]
-    reductions: list[Reduction]
+    comparisons: list[Comparison] = field(default_factory=list)
+    reductions: list[Reduction] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
         return {
             "points": [point.to_dict() for point in self.points],
+            "comparisons": [item.to_dict() for item in self.comparisons],
             "reductions": [item.to_dict() for item in self.reductions],
         }
 
@@ -126,10 +140,10 @@ def _plans(parts: Sequence[str], scale: Scale, baselines: Sequence[str]) -> dict
     for part in parts:
         if part == "fig1":
             workload, rate, names = _FIG1
-            plans[part] = [(workload, (rate,), contenders(names, ("lpm", "srpt")))]
+            plans[part] = [(workload, (rate,), contenders(names, _GANTT, _GANTT))]
         elif part in _WORKLOADS:
             plans[part] = [
-                (name, scale.rates_of(name), contenders(POLICY_NAMES, baselines))
+                (name, scale.rates_of(name), contenders(POLICIES, baselines))
                 for name in _WORKLOADS[part]
             ]
         elif part == "fig5":
@@ -143,7 +157,7 @@ def evaluate(
     parts: Sequence[str] = PARTS,
     *,
     scale: Scale | None = None,
-    baselines: Sequence[str] = PAPER_BASELINES,
+    baselines: Sequence[str] = BASELINE_NAMES,
     processes: int | None = None,
     resume: Path | str | None = None,
     progress: Callable[[int], AbstractContextManager[Callable[[CellResult], None]]] | None = None,
@@ -157,7 +171,8 @@ def evaluate(
     scale : Scale, optional
         How much; default :class:`Scale`.
     baselines : sequence of str
-        Policies that topas is compared with.
+        Policies that topas is compared with, each without and with a host cache; the paper's five
+        without one are compared with in any case.
     processes, resume
         As of :func:`topas.sim.sweep.run_cells`.
     progress : callable, optional
@@ -205,18 +220,14 @@ def _sweep(part: str, plan: _Plan, results: Sequence[CellResult]) -> Sweep:
     ]
     if part == "fig5":
         return Sweep(points=points, reductions=_ablation(figures, plan))
-    reductions = [
+    comparisons = [
         item
         for workload, rates, variants in plan
-        for item in figures.reductions(workload, rates, variants)
+        for item in figures.comparisons(
+            workload, rates, variants, paper=None if part == "fig1" else PAPER_REDUCTIONS[workload]
+        )
     ]
-    if part == "fig1":  # the paper gives no figures for it
-        reductions = [_without_paper(item) for item in reductions]
-    return Sweep(points=points, reductions=reductions)
-
-
-def _without_paper(item: Reduction) -> Reduction:
-    return Reduction(**{**vars(item), "paper": None})
+    return Sweep(points=points, comparisons=comparisons)
 
 
 def _ablation(figures: Figures, plan: _Plan) -> list[Reduction]:
@@ -260,7 +271,7 @@ def write(evaluation: Evaluation, folder: Path) -> list[Path]:
     for part, sweep in evaluation.sweeps.items():
         files.append(folder / f"{part}.png")
         if part in _WORKLOADS:
-            plot_lines(sweep.points, files[-1], sweep.reductions)
+            plot_lines(sweep.points, files[-1], sweep.comparisons)
         else:
             workload, rate, _ = _FIG1 if part == "fig1" else _FIG5
             plot_bars(sweep.points, files[-1], f"{workload} at {rate:g} tasks/s")

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from topas.reproduce.figures import METRICS, Point, Reduction
+from topas.reproduce.figures import METRICS, Comparison, Point, Reduction
 from topas.reproduce.gantt import Gantt
 from topas.reproduce.run import NOT_REPRODUCED, Evaluation
-from topas.reproduce.statistics import Interval
 from topas.reproduce.table1 import Table1Row
+from topas.sim.statistics import Interval
 
 __all__ = ["notes", "to_tables"]
 
@@ -20,6 +20,12 @@ _HEADERS = {
     "p99_jct_s": "p99 JCT s",
     "first_task_s": "first task s",
     "requests_per_s": "req/s",
+}
+# The kinds of baselines that have columns; the better of the last two is marked.
+_KIND_HEADERS = {
+    "paper_baselines": "less than paper's\nbaselines %",
+    "without_host": "than all without\nhost cache %",
+    "with_host": "than all with\nhost cache %",
 }
 _TITLES = {
     "fig1": "Figure 1: Chain-3 under locality, progress and topas",
@@ -38,9 +44,12 @@ def to_tables(evaluation: Evaluation) -> list[Table]:
         tables.append(_gantt(evaluation.gantt))
     for part, sweep in evaluation.sweeps.items():
         tables.append(_points(_TITLES[part], sweep.points))
+        if sweep.comparisons:
+            what = "topas against the best baseline of each kind (*: the best of all)"
+            tables.append(_comparisons(f"{_TITLES[part]}: {what}", sweep.comparisons))
         if sweep.reductions:
-            what = "full policy against" if part == "fig5" else "topas against the best baseline"
-            tables.append(_reductions(f"{_TITLES[part]}: {what}", sweep.reductions))
+            title = f"{_TITLES[part]}: full policy against"
+            tables.append(_reductions(title, sweep.reductions))
     return tables
 
 
@@ -122,6 +131,29 @@ def _points(title: str, points: Sequence[Point]) -> Table:
 
 def _place(points: Sequence[Point], point: Point) -> int:
     return [other.workload for other in points].index(point.workload)
+
+
+def _comparisons(title: str, comparisons: Sequence[Comparison]) -> Table:
+    columns = ["workload", "metric", "policy"]
+    for header in _KIND_HEADERS.values():
+        columns += [header, "against"]
+    table = _new(title, [*columns, "paper %"], 3)
+    for item in comparisons:
+        best = item.against["both"]
+        cells = []
+        for kind in _KIND_HEADERS:
+            found = item.against[kind]
+            star = "*" if found and best and found.best == best.best else ""
+            cells.append(_with_half(found.percent if found else None, 1, "+"))
+            cells.append(f"{found.best}{star}" if found else "-")
+        table.add_row(
+            item.workload,
+            _HEADERS[item.metric].removesuffix(" s"),
+            item.label,
+            *cells,
+            "-" if item.paper is None else f"{item.paper:.1f}",
+        )
+    return table
 
 
 def _reductions(title: str, reductions: Sequence[Reduction]) -> Table:

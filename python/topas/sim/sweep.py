@@ -95,18 +95,25 @@ class Cell:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+def _code_files(package: Path) -> list[Path]:
+    """The modules that runs depend on, in a fixed order."""
+    inside = [path for name in ("policies", "sim") for path in (package / name).rglob("*.py")]
+    return sorted([*package.glob("*.py"), *inside])
+
+
+def _digest_of(package: Path, core: Path) -> str:
+    digest = hashlib.sha256()
+    for file in _code_files(package):
+        digest.update(file.relative_to(package).as_posix().encode())
+        digest.update(file.read_bytes())
+    digest.update(core.read_bytes())
+    return digest.hexdigest()
+
+
 @cache
 def _code_digest() -> str:
     """Digest of the modules that runs depend on: an edited policy is another cell."""
-    package = Path(topas.__file__).parent
-    core = Path(topas._core.__file__ or "")
-    folders = (package, package / "sim", package / "policies")
-    files = [file for folder in folders for file in sorted(folder.glob("*.py"))]
-    digest = hashlib.sha256()
-    for file in [*files, core]:
-        digest.update(file.name.encode())
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
+    return _digest_of(Path(topas.__file__).parent, Path(topas._core.__file__ or ""))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from topas.reproduce.statistics import Interval, interval
+from topas.sim.statistics import Interval, interval
 
 __all__ = ["JCT_METRICS", "SMALLEST_SHOWN", "Ratio", "best_of", "ratio_to", "ratio_to_best"]
 
