@@ -5,7 +5,8 @@
 
 Each ``--set FIELD=VALUE[,FIELD=VALUE]`` is one more variant of topas with those fields of
 topas.Config; ``--of`` names the policy that they change. The figures of a workload are averages
-over its rates and seeds, its best baseline is the one with the lowest average of that metric.
+over its rates and seeds, its best baseline is the one with the lowest average of that metric, each
+run without and with a host cache.
 Percentages are reductions (above 0 is better), paired over the seeds, with 95 % intervals; the row
 "all" is their mean over the workloads. ``*`` marks runs that did not finish all their tasks.
 """
@@ -29,7 +30,7 @@ from topas.config import Config
 from topas.errors import TopasError
 from topas.policies import BASELINE_NAMES, parse_policies
 from topas.reproduce.figures import JCT_METRICS, Figures
-from topas.reproduce.points import PAPER_BASELINES, RATES, Scale, Variant, cells_of, contenders
+from topas.reproduce.points import RATES, Scale, Variant, cells_of, contenders
 from topas.sim.statistics import Interval, interval, paired_reduction
 from topas.sim.sweep import run_cells, show_progress
 
@@ -218,8 +219,8 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--workloads", default=",".join(RATES), help="with commas")
-    parser.add_argument("--policies", default="all", help="with commas")
-    parser.add_argument("--baselines", default=",".join(PAPER_BASELINES), help="or all")
+    parser.add_argument("--policies", default="all+host", help="with commas")
+    parser.add_argument("--baselines", default="all", help="or with commas, no +host")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE,...")
     parser.add_argument("--of", default="topas", help="the policy that --set varies")
     parser.add_argument("--quick", action="store_true", help="two rates, two seeds, 60 tasks")

@@ -33,6 +33,16 @@ def test_save_and_compare(tmp_path, monkeypatch, capsys):
         policies.load("one", Scale(tasks=4))
 
 
+def test_baselines_both_ways():
+    """By default topas is compared with each baseline without and with a host cache."""
+    variants = policies.variants_of(policies.arguments([]))
+    baselines = {variant.label for variant in variants if variant.baseline}
+    assert {"lpm", "lpm+host", "kvflow"} < baselines
+    assert {variant.label for variant in variants} - baselines == {"topas-paper", "topas"}
+    narrow = policies.variants_of(policies.arguments(["--baselines", "lpm"]))
+    assert [variant.label for variant in narrow if variant.baseline] == ["lpm", "lpm+host"]
+
+
 def test_percentages():
     """Reductions are paired, of complete rows only, and averaged over the workloads by seed."""
     ours, theirs = {"m": [50.0, 90.0]}, {"m": [100.0, 100.0]}
