@@ -14,6 +14,7 @@ from topas.errors import ConfigError, StateError, TopasError
 from topas.policies import BASELINE_NAMES, PolicyName
 from topas.reproduce.figures import Figures
 from topas.reproduce.gantt import run_gantt
+from topas.reproduce.plots import _words
 from topas.reproduce.points import (
     PAPER_BASELINES,
     POLICIES,
@@ -208,6 +209,9 @@ def test_a_kind_without_a_complete_baseline_has_no_figure() -> None:
     sweep = Sweep(points=[], comparisons=[item])
     evaluation = Evaluation(scale=TINY, baselines=("lpm",), sweeps={"fig3": sweep})
     assert _row(evaluation, -1)[3:] == ["+50.0", "lpm*", "+50.0", "lpm*", "-", "-", "-"]
+    assert _words([item]) == (
+        "% less than\npaper's (lpm): topas +50.0\nall without host cache (lpm): topas +50.0"
+    )
 
 
 def _row(evaluation: Evaluation, row: int) -> list[Any]:

@@ -24,8 +24,8 @@ _TITLES = {
 # Which kinds of baselines stand above a panel, and how they are called there.
 _KIND_WORDS = {
     "paper_baselines": "paper's",
-    "without_host": "no host cache",
-    "with_host": "host cache",
+    "without_host": "all without host cache",
+    "with_host": "all with host cache",
 }
 _DPI = 120
 _WIDTH, _HEIGHT = 5.2, 2.9  # of one panel, inches
@@ -79,27 +79,30 @@ def plot_lines(points: Sequence[Point], path: Path, comparisons: Sequence[Compar
             panel.set_ylabel(_TITLES[metric] if column == 0 else "")
             if row == len(METRICS) - 1:
                 panel.set_xlabel(f"{workload}, tasks/s")
+            panel.locator_params(axis="x", nbins=6)
             panel.grid(alpha=0.3)
     handles, names = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=min(len(labels), 9))
+    columns = min(len(labels), 3 * len(workloads))
+    figure.legend(handles, names, loc="outside lower center", ncols=columns)
     _save(figure, path)
 
 
 def _words(comparisons: Sequence[Comparison]) -> str:
-    """One line for each variant of topas: percent less than the best baseline of each kind."""
-    lines = []
-    for item in comparisons:
-        parts = []
-        for kind, words in _KIND_WORDS.items():
+    """One line for each kind of baselines: percent less than the best of them."""
+    papers = [f" (paper {item.paper:+.1f})" for item in comparisons if item.paper is not None]
+    lines = [f"% less{papers[0] if papers else ''} than"] if comparisons else []
+    for kind, words in _KIND_WORDS.items():
+        best, parts = "none", []
+        for item in comparisons:
             found = item.against[kind]
             if found is not None:
                 half = found.percent.half_width
                 spread = "" if half is None else f"±{half:.1f}"
-                name = found.best.partition("+")[0]
-                parts.append(f"{words} ({name}) {found.percent.mean:+.1f}{spread}")
-        lines.append(f"{item.label}, % less than " + ", ".join(parts))
-    papers = [item.paper for item in comparisons if item.paper is not None]
-    return "\n".join(lines + [f"paper +{paper:.1f}" for paper in papers[:1]])
+                best = found.best.partition("+")[0]
+                parts.append(f"{item.label} {found.percent.mean:+.1f}{spread}")
+        if parts:
+            lines.append(f"{words} ({best}): " + ", ".join(parts))
+    return "\n".join(lines)
 
 
 def _draw_line(panel: Axes, points: Sequence[Point], metric: str, color: str) -> None:
