@@ -1,0 +1,22 @@
+"""Static prefixes of agents, copied between the KV pool of an engine and host memory.
+
+:class:`PrefixStore` is the door: ``place``, ``save``, ``evict``, ``load``, ``wait_for_layer``.
+Needs torch, not sglang; ``docs/prefix_copies.md`` has the states and the guarantees.
+"""
+
+from topas.sglang.prefixes.buffers import KvBuffers
+from topas.sglang.prefixes.counts import CopyCounts
+from topas.sglang.prefixes.errors import CopyCancelled, CopyError
+from topas.sglang.prefixes.states import Residency
+from topas.sglang.prefixes.store import PrefixStore
+from topas.sglang.prefixes.transfers import Transfer
+
+__all__ = [
+    "CopyCancelled",
+    "CopyCounts",
+    "CopyError",
+    "KvBuffers",
+    "PrefixStore",
+    "Residency",
+    "Transfer",
+]
