@@ -224,6 +224,16 @@ def test_the_least_recently_used_host_copy_goes_first(bench: Any) -> None:
     assert b.store.counts().host_evictions == 2
 
 
+def test_a_copy_that_is_touched_goes_later(bench: Any) -> None:
+    b = bench(copies=2)
+    b.on_host("a", 0)
+    b.on_host("b", 16)
+    b.store.touch("a")
+    b.store.touch("nobody")
+    b.on_host("c", 32)
+    assert b.store.agents() == {"a": Residency.HOST, "c": Residency.HOST}
+
+
 def test_copies_in_flight_stay(bench: Any) -> None:
     gate = Gate("load")
     b = bench(WrappedBackend(gate), copies=2)

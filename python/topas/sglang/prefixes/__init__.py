@@ -4,8 +4,10 @@
 Needs torch, not sglang; ``docs/prefix_copies.md`` has the states and the guarantees.
 """
 
+from topas.sglang.prefixes.backends import CpuBackend
 from topas.sglang.prefixes.buffers import KvBuffers
 from topas.sglang.prefixes.counts import CopyCounts
+from topas.sglang.prefixes.cuda import CudaBackend
 from topas.sglang.prefixes.errors import CopyCancelled, CopyError
 from topas.sglang.prefixes.states import Residency
 from topas.sglang.prefixes.store import PrefixStore
@@ -15,6 +17,8 @@ __all__ = [
     "CopyCancelled",
     "CopyCounts",
     "CopyError",
+    "CpuBackend",
+    "CudaBackend",
     "KvBuffers",
     "PrefixStore",
     "Residency",

@@ -15,6 +15,7 @@ from topas.sglang.prefixes.arena import HostArena, HostCopy, padded
 from topas.sglang.prefixes.backends import Backend, CopyJob, CpuBackend
 from topas.sglang.prefixes.buffers import KvBuffers
 from topas.sglang.prefixes.counts import CopyCounts, CopyMeter, Direction
+from topas.sglang.prefixes.cuda import CudaBackend
 from topas.sglang.prefixes.slots import SlotChecks
 from topas.sglang.prefixes.states import Prefix, Residency
 from topas.sglang.prefixes.transfers import CopyWorker, Outcome, Transfer
@@ -69,6 +70,7 @@ class PrefixStore:
         self._page_size = page_size
         self._group_bytes = group_bytes
         self._backend = _backend_of(buffers) if backend is None else backend
+        lanes = {d: self._backend.lane(d, buffers) for d in _DIRECTIONS}
         self._memory: torch.Tensor | None = self._backend.host_memory(host_bytes)
         self._arena = HostArena(self._memory)
         self._slots = SlotChecks(buffers.slots, page_size)
@@ -76,12 +78,8 @@ class PrefixStore:
         self._meter = CopyMeter()
         self._lock = threading.RLock()
         self._workers = {
-            direction: CopyWorker(
-                f"topas-prefix-{direction}",
-                self._backend.lane(direction, buffers),
-                self._finished,
-            )
-            for direction in _DIRECTIONS
+            direction: CopyWorker(f"topas-prefix-{direction}", lane, self._finished)
+            for direction, lane in lanes.items()
         }
 
     # ---- what the engine does with prefixes
@@ -261,6 +259,12 @@ class PrefixStore:
                     f"agent {agent!r} is {prefix.state.value}: cannot wait for layer {layer}"
                 )
         transfer.wait_for_layer(layer)
+
+    def touch(self, agent: str) -> None:
+        """A request uses the prefix: its host copy is the last to go. Nothing if it is absent."""
+        with self._lock:
+            if agent in self._prefixes:
+                self._prefixes.move_to_end(agent)
 
     def cancel(self, agent: str) -> bool:
         """Stop a copy and wait for what of it is under way.
@@ -472,7 +476,5 @@ def _backend_of(buffers: KvBuffers) -> Backend:
     if buffers.device.type == "cpu":
         return CpuBackend()
     if buffers.device.type == "cuda":
-        from topas.sglang.prefixes.cuda import CudaBackend
-
         return CudaBackend(buffers.device)
     raise ArgumentError(f"buffers: there is no backend for device {buffers.device}")
