@@ -115,7 +115,7 @@ class Gate:
             assert self.permits.acquire(timeout=PATIENCE_S), "the test has forgotten the gate"
 
 
-def in_time(call: Callable[[], Any]) -> Any:
+def in_time(call: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
     """What a call returns or raises; a call that hangs fails the test."""
     result: dict[str, Any] = {}
 
@@ -127,7 +127,7 @@ def in_time(call: Callable[[], Any]) -> Any:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(PATIENCE_S)
+    thread.join(patience_s)
     assert not thread.is_alive(), "hangs"
     if "error" in result:
         raise result["error"]

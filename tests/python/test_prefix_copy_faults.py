@@ -26,7 +26,7 @@ from prefix_pool import (  # noqa: E402 - only where torch is
     scribble,
     slots_from,
 )
-from topas.sglang.prefixes import CopyCancelled, CopyError, Residency  # noqa: E402
+from topas.sglang.prefixes import CopyCancelled, CopyError, Residency, transfers  # noqa: E402
 
 
 @pytest.fixture
@@ -183,6 +183,41 @@ def test_cancelling_waits_for_the_copy_under_way(bench: Any) -> None:
     assert equal(bits(b.tensors, slots_from(64)), content)
     assert equal(bits(b.tensors, slots_from(40)), other)
     assert b.store.counts().cancellations == 1
+
+
+def test_few_groups_are_queued_ahead_so_that_cancelling_is_quick(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfers, "_AHEAD", 2)
+    b = bench()
+    b.on_host("a", 0)
+    lane = b.store._workers["load"]._lane
+    queued: list[int] = []
+    reached = threading.Semaphore(0)
+
+    class Mark:
+        def wait(self) -> None:
+            assert reached.acquire(timeout=PATIENCE_S)
+
+        def hold_stream(self) -> None:
+            pass
+
+    monkeypatch.setattr(lane, "copy_group", lambda index: queued.append(index) or Mark())
+    monkeypatch.setattr(lane, "seconds", lambda first, last: 1.0)
+    transfer = b.store.load("a", slots_from(64))
+    in_time(lambda: transfer.wait_for_layer(1))
+    with pytest.raises(AssertionError, match="hangs"):
+        in_time(lambda: transfer.wait_for_layer(2), patience_s=0.05)
+    reached.release()
+    in_time(lambda: transfer.wait_for_layer(2))
+    cancelled = threading.Thread(target=b.store.cancel, args=("a",))
+    cancelled.start()
+    while not transfer.is_cancelling:
+        cancelled.join(0.001)
+    reached.release()
+    cancelled.join(PATIENCE_S)
+    assert queued == [0, 1, 2]
+    assert b.store.state("a") is Residency.HOST
 
 
 def test_cancelling_what_has_not_begun_does_not_wait_for_others(bench: Any) -> None:

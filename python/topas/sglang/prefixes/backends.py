@@ -41,6 +41,9 @@ class CopyJob:
 class Mark(Protocol):
     """A point in a lane: all that was given to it before is copied when the mark is reached."""
 
+    def wait(self) -> None:
+        """Return when it is reached."""
+
     def hold_stream(self) -> None:
         """Make what the caller queues from now on wait for the mark; the caller goes on."""
 
@@ -88,6 +91,9 @@ class CpuMark:
     """
 
     time_s: float
+
+    def wait(self) -> None:
+        """Nothing to wait for."""
 
     def hold_stream(self) -> None:
         """Nothing to wait for."""

@@ -33,6 +33,10 @@ class CudaMark:
         self.event: Any = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call, unused-ignore]
         self.event.record(stream)
 
+    def wait(self) -> None:
+        """See :class:`~topas.sglang.prefixes.backends.Mark`."""
+        self.event.synchronize()
+
     def hold_stream(self) -> None:
         """See :class:`~topas.sglang.prefixes.backends.Mark`."""
         torch.cuda.current_stream(self._device).wait_event(self.event)

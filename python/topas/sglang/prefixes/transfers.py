@@ -18,6 +18,9 @@ from topas.sglang.prefixes.errors import CopyCancelled, CopyError
 __all__ = ["CopyWorker", "Outcome", "Transfer"]
 
 
+_AHEAD = 8  # groups that may be queued and not yet copied: cancelling waits for no more
+
+
 class Outcome(Enum):
     """How a copy has ended."""
 
@@ -208,11 +211,15 @@ class CopyWorker:
         lane = self._lane
         try:
             first = last = lane.begin(transfer.job, transfer.fence)
+            ahead: deque[Mark] = deque()
             for index in range(len(transfer.job.host.groups)):
+                if len(ahead) == _AHEAD:
+                    ahead.popleft().wait()
                 if transfer.is_cancelling:
                     outcome = Outcome.CANCELLED
                     break
                 last = lane.copy_group(index)
+                ahead.append(last)
                 transfer.publish(last)
             lane.drain()
             if outcome is Outcome.DONE:
