@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch  # type: ignore[import-not-found, unused-ignore]
 
@@ -27,6 +29,7 @@ class SlotChecks:
         self._pool = slots
         self._page_size = page_size
         self._holders = np.zeros(slots, dtype=np.int32)
+        self._last_place = np.zeros(slots, dtype=np.int64)  # scratch
 
     def checked(self, slots: torch.Tensor, length: int) -> torch.Tensor:
         """The first ``length`` slots, if they are whole pages of the pool.
@@ -45,20 +48,25 @@ class SlotChecks:
         own = slots[:length].clone()
         if own.device.type != "cpu":
             return own
-        outside = own[(own < 0) | (own >= self._pool)]
-        if len(outside):
-            raise ArgumentError(f"slots: {int(outside[0])} is not in 0..{self._pool - 1}")
-        pages = own.view(-1, self._page_size)
-        within = torch.arange(self._page_size)
-        torn = ((pages - within) != pages[:, :1]) | (pages[:, :1] % self._page_size != 0)
-        if bool(torn.any()):
-            raise ArgumentError(
-                f"slots: {int(pages[torn][0])} is not in its place in a page of "
-                f"{self._page_size} tokens"
-            )
-        if len(torch.unique(own)) < length:
-            raise ArgumentError(f"slots: {length - len(torch.unique(own))} of them come twice")
+        self._check(own.numpy())
         return own
+
+    def _check(self, slots: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        outside = slots[(slots < 0) | (slots >= self._pool)]
+        if len(outside):
+            raise ArgumentError(f"slots: {outside[0]} is not in 0..{self._pool - 1}")
+        pages = slots.reshape(-1, self._page_size)
+        first = pages[:, :1]
+        torn = (pages - np.arange(self._page_size) != first) | (first % self._page_size != 0)
+        if torn.any():
+            raise ArgumentError(
+                f"slots: {pages[torn][0]} is not in its place in a page of {self._page_size} tokens"
+            )
+        places = np.arange(len(slots))
+        self._last_place[slots] = places
+        twice = np.count_nonzero(self._last_place[slots] != places)
+        if twice:
+            raise ArgumentError(f"slots: {twice} of them come twice")
 
     def check_free(self, slots: torch.Tensor) -> None:
         """Raise :class:`ArgumentError` if a prefix has one of them."""
