@@ -24,6 +24,7 @@ double gain_of_last_slot(const Instance& instance, const GreedyPack& pack, std::
     [[nodiscard]] double each() const noexcept { return gain / static_cast<double>(slots); }
   };
   std::vector<Bundle> bundles;
+  bundles.reserve(instance.waiting_tasks.size());
   for (const auto task : instance.waiting_tasks) {
     bundles.push_back({pack.most_gain_of(task), instance.tasks[task].waiting.size()});
   }

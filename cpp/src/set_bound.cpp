@@ -60,38 +60,48 @@ SetBound::SetBound(const Instance& instance, const GreedyPack& pack, double dens
   }
 }
 
-/// What the waiting requests of a task are worth, agent by agent: together they gain no more than all of them do.
+/// What the waiting requests of a task are worth, agent by agent.
 void SetBound::add_worth(std::uint32_t task) {
   const TaskView& view = instance_.tasks[task];
-  const double together = pack_.most_gain_of(task);
   const bool jointly = JointWorth::counts(pack_, view);
-  bool worthless = true;
+  double sum = 0.0;
   for (auto at = view.waiting.begin; at < view.waiting.end;) {
     const std::uint32_t agent = instance_.waiting[instance_.waiting_of_tasks[at]].agent;
-    Worth alone{};
-    auto least = std::numeric_limits<std::int64_t>::max();
-    for (; at < view.waiting.end && instance_.waiting[instance_.waiting_of_tasks[at]].agent == agent; ++at) {
-      const std::uint32_t request = instance_.waiting_of_tasks[at];
-      const std::int64_t tokens = instance_.waiting[request].kv_tokens;
-      least = std::min(least, tokens);
-      for (std::size_t price = 0; price < kPrices; ++price) {
-        const double left = prices_.left_of(price, pack_.most_gain(request), static_cast<double>(tokens));
-        alone[price] += std::max(left, 0.0);
-      }
+    const auto begin = at;
+    while (at < view.waiting.end && instance_.waiting[instance_.waiting_of_tasks[at]].agent == agent) {
+      ++at;
     }
+    const Worth worth = worth_of({begin, at}, pack_.most_gain_of(task));
     for (std::size_t price = 0; price < kPrices; ++price) {
-      const double most = std::max(prices_.left_of(price, together, static_cast<double>(least)), 0.0);
-      const double worth = std::min(alone[price], most);
-      agents_[agent].worth[price] += worth;
-      apart_[agent][price] += jointly ? 0.0 : worth;
-      worthless = worthless && worth == 0.0;
+      agents_[agent].worth[price] += worth[price];
+      apart_[agent][price] += jointly ? 0.0 : worth[price];
+      sum += worth[price];
     }
   }
-  if (jointly && !worthless) {
+  if (jointly && sum > 0.0) {
     jointly_.push_back(task);
     const std::size_t siblings = view.waiting.size() + (instance_.config->count_running ? view.running.size() : 0);
     joint_work_ += (std::size_t{1} << siblings) + view.model->outcomes() * siblings / kOutcomesPerSet;
   }
+}
+
+/// What waiting requests of one task and agent are worth: together they gain no more than all of the task's.
+Worth SetBound::worth_of(Range waiting, double together) const noexcept {
+  Worth out{};
+  auto least = std::numeric_limits<std::int64_t>::max();
+  for (auto at = waiting.begin; at < waiting.end; ++at) {
+    const std::uint32_t request = instance_.waiting_of_tasks[at];
+    const std::int64_t tokens = instance_.waiting[request].kv_tokens;
+    least = std::min(least, tokens);
+    for (std::size_t price = 0; price < kPrices; ++price) {
+      out[price] += std::max(prices_.left_of(price, pack_.most_gain(request), static_cast<double>(tokens)), 0.0);
+    }
+  }
+  for (std::size_t price = 0; price < kPrices; ++price) {
+    const double most = std::max(prices_.left_of(price, together, static_cast<double>(least)), 0.0);
+    out[price] = std::min(out[price], most);
+  }
+  return out;
 }
 
 SetBound::Sums SetBound::of(std::span<const std::uint32_t> members) const noexcept {

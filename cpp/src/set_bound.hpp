@@ -57,6 +57,7 @@ class SetBound {
 
  private:
   void add_worth(std::uint32_t task);
+  [[nodiscard]] Worth worth_of(Range waiting, double together) const noexcept;
   [[nodiscard]] double upper(const Sums& set, const Worth& worth, double size) const noexcept;
 
   const Instance& instance_;
