@@ -5,8 +5,9 @@
     .venv/bin/python bench/policies.py --brief --seeds 11-15 --set redo_weight=10
 
 Each ``--set FIELD=VALUE[,FIELD=VALUE]`` is one more variant of topas with those fields of
-topas.Config; ``--of`` names the policy that they change. Baselines run without and with a host
-cache, each as a baseline of its own. The figures of a workload are averages over its rates and
+topas.Config; ``--of`` names the policy that they change. ``--prototype MODULE:CLASS[,FIELD=VALUE]``
+is one more policy that is no part of topas (bench/prototypes.py). Baselines run without and with a
+host cache, each as a baseline of its own. The figures of a workload are averages over its rates and
 seeds, its best baseline is the one with the lowest average of that metric. Percentages are
 reductions (above 0 is better), paired over the seeds, with 95 % intervals; the row "all" is their
 mean over the workloads. "worst rate" is the least reduction at any rate, against the best baseline
@@ -24,6 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import prototypes
 from machine import commit
 from rich import box
 from rich.console import Console
@@ -64,13 +66,44 @@ def variant_of(policy: str, setting: str) -> Variant:
         A field is unknown or has no value.
     """
     known = {field.name for field in dataclasses.fields(Config)}
-    config = {}
-    for part in setting.split(","):
-        name, equals, text = part.partition("=")
-        if not equals or name not in known:
+    parts = setting.split(",")
+    for part in parts:
+        if part.partition("=")[0] not in known:
             raise SystemExit(f"--set {part}: must be FIELD=VALUE with a field of {sorted(known)}")
-        config[name] = value_of(text)
+    config = fields_of("--set", parts)
     return Variant(label=f"{policy} {setting}", policy=policy, config=config)
+
+
+def fields_of(option: str, parts: Sequence[str]) -> dict[str, Any]:
+    """Values by field from ``FIELD=VALUE`` parts.
+
+    Raises
+    ------
+    SystemExit
+        A part is none.
+    """
+    config = {}
+    for part in parts:
+        name, equals, text = part.partition("=")
+        if not equals:
+            raise SystemExit(f"{option} {part}: must be FIELD=VALUE")
+        config[name] = value_of(text)
+    return config
+
+
+def prototype_of(text: str) -> Variant:
+    """The variant that a ``--prototype`` names.
+
+    Raises
+    ------
+    SystemExit
+        There is no such class, or a setting has no value.
+    """
+    name, *parts = text.split(",")
+    prototypes.load(name)
+    label = " ".join([name.partition(":")[2], ",".join(parts)]).strip()
+    config = fields_of("--prototype", parts)
+    return Variant(label=label, policy=prototypes.PREFIX + name, config=config)
 
 
 def rows_of(figures: Figures, workload: str, rates: Sequence[float], labels: Sequence[str]) -> Any:
@@ -285,6 +318,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--brief", action="store_true", help="no rows for baselines")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE,...")
+    parser.add_argument("--prototype", action="append", default=[], metavar="MODULE:CLASS,...")
     parser.add_argument("--of", default="topas", help="the policy that --set varies")
     parser.add_argument("--quick", action="store_true", help="two rates, two seeds, 60 tasks")
     parser.add_argument("--seeds", type=seed_range, help="how many (from 1 on), or FIRST-LAST")
@@ -322,7 +356,8 @@ def variants_of(given: argparse.Namespace) -> list[Variant]:
         Variant(label=name, policy=name, baseline=PolicyName.parse(name).base in baselines)
         for name in parse_policies(given.policies)
     ]
-    return variants + [variant_of(given.of, setting) for setting in given.set]
+    variants += [variant_of(given.of, setting) for setting in given.set]
+    return variants + [prototype_of(text) for text in given.prototype]
 
 
 def all_cells(
@@ -366,7 +401,10 @@ def main(words: Sequence[str] | None = None) -> None:
     saved = load(given.against, scale, first_seed) if given.against else {}
     cells = all_cells(workloads, variants, scale, first_seed)
     with show_progress(len(cells), "runs") as on_cell:
-        results = run_cells(cells, processes=given.processes, resume=given.resume, on_cell=on_cell)
+        tried = [cell for cell in cells if prototypes.is_prototype(cell)]
+        known = [cell for cell in cells if not prototypes.is_prototype(cell)]
+        results = run_cells(known, processes=given.processes, resume=given.resume, on_cell=on_cell)
+        results += prototypes.run_prototypes(tried, given.processes, on_cell)
     figures, labels = Figures(results), [variant.label for variant in variants]
     rows = {name: rows_of(figures, name, scale.rates_of(name), labels) for name in workloads}
     console = Console(width=None if sys.stdout.isatty() else 200)
