@@ -10,6 +10,8 @@ What differs from the published score:
 - A preempted request costs its worth now, not the credit of its admission, and κ · g · u · T_decode
   · y for the work that is lost (κ = ``redo_weight``).
 - A request that has had more than ``progress_limit`` · d of service is never preempted.
+- Nothing overtakes a request whose task is older than ``overtake_limit`` · H_age: where it does not
+  fit, the set admits no more.
 
 There is no movement charge and no lookahead: neither made a difference.
 """
@@ -149,6 +151,8 @@ class _Packer:
         Of waiting requests by id, seconds.
     price : mapping
         What preempting all requests of an agent costs, seconds; agents that are not in it stay.
+    overtaken_after_s : float
+        Requests of tasks that arrived after it may be overtaken, seconds on the clock.
     """
 
     def __init__(
@@ -158,12 +162,14 @@ class _Packer:
         capacity: int,
         worth: Mapping[int, float],
         price: Mapping[str, float],
+        overtaken_after_s: float,
     ) -> None:
         self.running = frozenset(request.agent for request in view.running)
         self.price = price
         self._prefix_tokens = prefix_tokens
         self._capacity = capacity
         self._worth = worth
+        self._overtaken_after_s = overtaken_after_s
         self._queue = sorted(view.waiting, key=lambda r: (r.task_arrival_s, r.id))
         self._used = dict.fromkeys(self.running, 0)
         for request in view.running:
@@ -189,14 +195,19 @@ class _Packer:
             return None
         admit, gain = [], 0.0
         for request in self._queue:
-            if request.agent in agents:
-                others = reserved - uncovered.get(request.agent, 0)
-                if _tokens(request) <= room - others:
-                    room -= _tokens(request)
-                    reserved = others
-                    uncovered.pop(request.agent, None)
-                    admit.append(request.id)
-                    gain += self._worth[request.id]
+            if request.agent not in agents:
+                continue
+            others = reserved - uncovered.get(request.agent, 0)
+            if _tokens(request) <= room - others:
+                room -= _tokens(request)
+                reserved = others
+                uncovered.pop(request.agent, None)
+                admit.append(request.id)
+                gain += self._worth[request.id]
+            elif request.task_arrival_s < self._overtaken_after_s:
+                break
+        if uncovered:
+            return None
         loss = math.fsum(self.price[agent] for agent in sorted(self.running - agents))
         return _State(agents, admit, gain - loss)
 
@@ -216,6 +227,8 @@ class ServiceScore(Policy):
     age_weight, urgency, redo_weight, progress_limit : float
         ρ, γ, κ and the progress above which nothing is preempted, as a part of the expected
         service; all at least 0.
+    overtake_limit : float
+        The age above which nothing overtakes, in units of H_age, at least 0.
     """
 
     name = "service-score"
@@ -229,6 +242,7 @@ class ServiceScore(Policy):
         urgency: float = 0.25,
         redo_weight: float = 6.0,
         progress_limit: float = 1.0,
+        overtake_limit: float = 2.0,
     ) -> None:
         self._capacity = int(config["kv_capacity_tokens"])
         self._decode_s = float(config["decode_s_per_token"])
@@ -236,6 +250,7 @@ class ServiceScore(Policy):
         self._urgency = urgency
         self._redo_weight = redo_weight
         self._progress_limit = progress_limit
+        self._overtake_limit = overtake_limit
 
     def begin(self, setup: Setup) -> None:
         """Forget earlier runs."""
@@ -272,7 +287,8 @@ class ServiceScore(Policy):
             for request in view.waiting
         }
         price = self._prices(view.running, scales)
-        packer = _Packer(view, self._setup.agents, self._capacity, worth, price)
+        since = now - self._overtake_limit * self._known.age_scale_s
+        packer = _Packer(view, self._setup.agents, self._capacity, worth, price, since)
         chosen = max(_candidates(packer), key=lambda state: _preference(packer, state))
         preempt = [r.id for r in view.running if r.agent not in chosen.agents]
         return Plan(chosen.admit, preempt, chosen.agents)

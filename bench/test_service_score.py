@@ -153,3 +153,21 @@ def test_in_the_table(capsys):
     broken = Cell(workload="chain-3", tasks=1, rate=1.0, seed=0, policy=f"prototype {name}")
     broken = prototypes.run_prototypes([prototypes.Cell(**{**vars(broken), "config": {"no": 1}})])
     assert "unexpected keyword argument 'no'" in broken[0].error
+
+
+def test_nothing_overtakes_the_old():
+    """A large request of an old task holds back the others of its set, a young one does not."""
+    running = Asked(9, 9, "left", "A", max_new_tokens=140)
+    waiting = [
+        Asked(1, 1, "left", "A", max_new_tokens=290),
+        Asked(2, 2, "left", "A", task_arrival_s=1.0),
+    ]
+
+    def admitted(now, **settings):
+        policy = policy_with(10, progress_limit=0.0, **settings)
+        running.generated_tokens = 100
+        return list(policy.plan(now, View(waiting, [running])).admit)
+
+    assert admitted(59.0) == [2]  # 2 * H_age = 60 s
+    assert admitted(61.0) == []
+    assert admitted(61.0, overtake_limit=3.0) == [2]
