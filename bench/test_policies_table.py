@@ -88,7 +88,7 @@ def test_seeds():
     assert [(cell.rate, cell.seed) for cell in cells] == [(0.15, 11), (0.15, 12)]
 
 
-def test_baselines_both_ways(capsys):
+def test_a_brief_table_hides_baselines_both_ways(capsys):
     """By default each baseline runs without and with a host cache; ``--brief`` hides their rows."""
     words = ["--baselines", "paper", "--set", "age_weight=0"]
     variants = policies.variants_of(policies.arguments(words))
