@@ -53,6 +53,15 @@ MoveModel to_move_model(py::handle value) {
   return to_choice<MoveModel>(value, "move_model", {{"tasks", MoveModel::tasks}, {"once", MoveModel::once}});
 }
 
+GainModel to_gain_model(py::handle value) {
+  return to_choice<GainModel>(value, "gain_model", {{"path", GainModel::path}, {"service", GainModel::service}});
+}
+
+AdmitOrder to_admit_order(py::handle value) {
+  return to_choice<AdmitOrder>(value, "admit_order",
+                               {{"density", AdmitOrder::density}, {"arrival", AdmitOrder::arrival}});
+}
+
 std::uint64_t to_seed(py::handle value) {
   if (PyBool_Check(value.ptr()) == 0 && PyIndex_Check(value.ptr()) != 0) {
     const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
@@ -189,6 +198,11 @@ Config to_config(py::handle config) {
   out.move_model = to_move_model(config.attr("move_model"));
   out.move_weight = real("move_weight");
   out.work_conserving = flag("work_conserving");
+  out.gain_model = to_gain_model(config.attr("gain_model"));
+  out.urgency = real("urgency");
+  out.admit_order = to_admit_order(config.attr("admit_order"));
+  out.preempt_limit = real("preempt_limit");
+  out.overtake_limit = real("overtake_limit");
   out.validate();
   return out;
 }

@@ -96,6 +96,20 @@ MoveModel move_model(const std::string& name) {
   return name == "tasks" ? MoveModel::tasks : MoveModel::once;
 }
 
+GainModel gain_model(const std::string& name) {
+  if (!is_one_of(name, "path", "service")) {
+    throw std::runtime_error("unknown gain_model " + name);
+  }
+  return name == "path" ? GainModel::path : GainModel::service;
+}
+
+AdmitOrder admit_order(const std::string& name) {
+  if (!is_one_of(name, "density", "arrival")) {
+    throw std::runtime_error("unknown admit_order " + name);
+  }
+  return name == "density" ? AdmitOrder::density : AdmitOrder::arrival;
+}
+
 /// A setting by the name of its field.
 struct Setting {
   std::string_view name;
@@ -113,6 +127,10 @@ Setting setting(std::string_view name, Field Config::* field) {
               config.*field = redo_model(std::get<std::string>(make_id(word).value()));
             } else if constexpr (std::is_same_v<Field, MoveModel>) {
               config.*field = move_model(std::get<std::string>(make_id(word).value()));
+            } else if constexpr (std::is_same_v<Field, GainModel>) {
+              config.*field = gain_model(std::get<std::string>(make_id(word).value()));
+            } else if constexpr (std::is_same_v<Field, AdmitOrder>) {
+              config.*field = admit_order(std::get<std::string>(make_id(word).value()));
             } else {
               config.*field = number<Field>(word);
             }
@@ -144,6 +162,11 @@ void set(Config& config, std::string_view name, std::string_view value) {
       setting("move_model", &Config::move_model),
       setting("move_weight", &Config::move_weight),
       setting("work_conserving", &Config::work_conserving),
+      setting("gain_model", &Config::gain_model),
+      setting("urgency", &Config::urgency),
+      setting("admit_order", &Config::admit_order),
+      setting("preempt_limit", &Config::preempt_limit),
+      setting("overtake_limit", &Config::overtake_limit),
   };
   const auto found = std::find_if(settings.begin(), settings.end(), [name](const auto& s) { return s.name == name; });
   if (found == settings.end()) {

@@ -49,6 +49,12 @@ void Config::validate() const {
   check(samples, "samples", 0, kOutcomesLimit);
   check(redo_weight, "redo_weight", true);
   check(move_weight, "move_weight", true);
+  check(urgency, "urgency", true);
+  check(preempt_limit, "preempt_limit", true);
+  check(overtake_limit, "overtake_limit", true);
+  if (overtake_limit > 0.0 && admit_order != AdmitOrder::arrival) {
+    throw ConfigError(detail::text("overtake_limit: needs admit_order 'arrival', got ", overtake_limit));
+  }
   if (!std::isfinite(kv_bytes_per_token / swap_bytes_per_s)) {
     throw ConfigError(detail::text("swap_bytes_per_s: too small beside kv_bytes_per_token, got ", swap_bytes_per_s));
   }

@@ -5,6 +5,8 @@
 #include <unordered_map>
 
 #include "instance.hpp"
+#include "longest_path.hpp"
+#include "residual.hpp"
 #include "snapshot_check.hpp"
 #include "solve.hpp"
 #include "text.hpp"
@@ -25,9 +27,10 @@ double age_scale(const Snapshot& snapshot, const Config& config) {
   if (config.age_scale_s.has_value()) {
     return *config.age_scale_s;
   }
-  if (!snapshot.age_scale_s.has_value() && config.age_weight > 0.0) {
-    throw ConfigError(detail::text("age_scale_s: needed for a single decision when age_weight is above 0, which is ",
-                                   config.age_weight));
+  if (!snapshot.age_scale_s.has_value() && config.uses_age_scale()) {
+    throw ConfigError(detail::text("age_scale_s: needed for a single decision when age_weight (", config.age_weight,
+                                   "), urgency (", config.urgency, ") or overtake_limit (", config.overtake_limit,
+                                   ") is above 0"));
   }
   return snapshot.age_scale_s.value_or(0.0);
 }
@@ -142,10 +145,18 @@ void SnapshotInstance::add_tasks() {
     for (std::uint32_t bit = 0; bit < task.requests.size(); ++bit) {
       bit_of_[task.requests[bit]->id] = bit;
     }
-    const auto& model = models_.emplace_back(config_, task.state->id, task.graph, profiles_.outlooks(*task.state),
-                                             outlooks(task.requests), TaskModel::Scope::blocks_of_requests);
-    const double factor = detail::age_factor(config_, age_scale_s_, snapshot_.now, task.state->arrival);
-    instance_.tasks.push_back({&task.state->id, task.state->arrival, factor, &model});
+    const auto stages = profiles_.outlooks(*task.state);
+    const TaskModel* model = nullptr;
+    if (config_.gain_model == GainModel::path) {
+      model = &models_.emplace_back(config_, task.state->id, task.graph, stages, outlooks(task.requests),
+                                    TaskModel::Scope::blocks_of_requests);
+    }
+    std::vector<double> ends;
+    const double path_s = detail::longest_path(task.graph, ends, [&stages](std::uint32_t at) {
+      return stages[at].finished ? 0.0 : detail::expected_residual(stages[at], 0.0);
+    });
+    instance_.tasks.push_back(
+        detail::view_of_task(config_, task.state->id, task.state->arrival, model, age_scale_s_, snapshot_.now, path_s));
   }
 }
 
@@ -176,11 +187,11 @@ void SnapshotInstance::add_agents() {
 RequestView SnapshotInstance::view_of(const RequestState& request) const {
   RequestView view{&request.id, agent_at_.at(request.agent), task_at_.at(request.task), bit_of_.at(request.id),
                    request.kv_tokens};
+  view.service_s = request.expected_service_s;
   if (request.running) {
-    const double factor = instance_.tasks[view.task].age_factor;
-    view.redo = detail::redo_cost(config_, request.input_tokens, request.generated_tokens);
-    view.revoke =
-        detail::revoke_cost(config_, request.credit, factor, request.age_factor_at_admission.value_or(factor));
+    const detail::TaskView& task = instance_.tasks[view.task];
+    detail::charge_preemption(config_, task, request.input_tokens, request.generated_tokens, request.credit,
+                              request.age_factor_at_admission.value_or(task.age_factor), view);
   }
   return view;
 }

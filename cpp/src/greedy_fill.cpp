@@ -27,7 +27,7 @@ void GreedyPack::fill(std::vector<std::uint32_t>& members, Allocation& allocatio
 /// The agent to take in: of those outside without preempted requests that have one that fits, with its prefix, the one
 /// in the greatest demand; ties: more waiting requests, then the smaller id.
 std::optional<std::uint32_t> GreedyPack::most_wanted() {
-  if (slots_ < 1) {
+  if (slots_ < 1 || ended_) {
     return std::nullopt;
   }
   candidates_.clear();
@@ -69,6 +69,11 @@ void GreedyPack::join(std::uint32_t agent) {
   inside_[agent] = 1;
   room_ -= view.prefix_tokens;
   first_room_ -= view.prefix_tokens;
+  if (in_turn()) {
+    order_.include(agent);
+    first_ = 0;
+    return;
+  }
   for (auto request = view.waiting.begin; request < view.waiting.end; ++request) {
     loose_.push_back(option_of(request));
   }

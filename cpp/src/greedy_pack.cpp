@@ -39,7 +39,7 @@ void GreedyPack::rank_waiting() {
     const auto first_unranked = static_cast<std::uint32_t>(unranked_.size());
     for (auto at = agent.waiting.begin; at < agent.waiting.end; ++at) {
       const RequestView& request = instance_.waiting[at];
-      if (instance_.config->count_running && instance_.tasks[request.task].running.size() > 0) {
+      if (depends_on_running(request.task) && !in_turn()) {
         unranked_.push_back(at);
       } else {
         ranked.push_back({option_of(at), request.agent, 0, request.kv_tokens});
@@ -48,7 +48,8 @@ void GreedyPack::rank_waiting() {
     unranked_of_.push_back({first_unranked, static_cast<std::uint32_t>(unranked_.size())});
   }
   std::sort(ranked.begin(), ranked.end(), [this](const Ranked& a, const Ranked& b) {
-    return a.option.density != b.option.density ? a.option.density > b.option.density : precedes(a.option, b.option);
+    return !in_turn() && a.option.density != b.option.density ? a.option.density > b.option.density
+                                                              : precedes(a.option, b.option);
   });
   order_.assign(std::move(ranked), instance_.agents.size(), instance_.waiting.size());
 }
@@ -64,15 +65,15 @@ void GreedyPack::bound_gains() {
   for (std::uint32_t task = 0; task < instance_.tasks.size(); ++task) {
     const TaskView& view = instance_.tasks[task];
     if (!has_siblings(view)) {
-      if (view.waiting.size() > 0) {
-        most_gain_of_[task] = most_gain_[instance_.waiting_of_tasks[view.waiting.begin]];
+      for (auto at = view.waiting.begin; at < view.waiting.end; ++at) {
+        most_gain_of_[task] += most_gain_[instance_.waiting_of_tasks[at]];
       }
       continue;
     }
     const double together = most_gain_of_[task] = gain_of_all(view);
     for (auto at = view.waiting.begin; at < view.waiting.end; ++at) {
       const std::uint32_t request = instance_.waiting_of_tasks[at];
-      const double alone = view.age_factor * view.model->expected_service_s(instance_.waiting[request].bit);
+      const double alone = view.scale() * view.model->expected_service_s(instance_.waiting[request].bit);
       most_gain_[request] = std::min(alone, together);
     }
   }
@@ -90,7 +91,7 @@ double GreedyPack::gain_of_all(const TaskView& task) {
   }
   const double after = path_of(task);
   std::fill(set.begin(), set.end(), 0);
-  return std::max(task.age_factor * (before - after), 0.0);
+  return std::max(task.scale() * (before - after), 0.0);
 }
 
 Allocation GreedyPack::pack(std::span<const std::uint32_t> members) {
@@ -104,6 +105,7 @@ Allocation GreedyPack::pack(std::span<const std::uint32_t> members) {
   complete_running();
   order_.open(members);
   first_ = 0;
+  ended_ = false;
   list_loose(members);
   emissions_.clear();
   if (uncovered_count_ == 0) {
@@ -124,14 +126,17 @@ bool GreedyPack::start(std::span<const std::uint32_t> members, Allocation& out) 
   const Config& config = *instance_.config;
   std::fill(inside_.begin(), inside_.end(), 0);
   std::int64_t room = config.kv_capacity_tokens;
+  std::int64_t firm = 0;
   for (const auto member : members) {
     const AgentView& agent = instance_.agents[member];
     inside_[member] = 1;
     room -= agent.prefix_tokens + agent.running_kv;
     out.kept += agent.running.size();
+    firm += agent.firm ? 1 : 0;
   }
   out.preempted = static_cast<std::uint32_t>(instance_.running.size()) - out.kept;
-  if (room < 0 || (config.action_cap > 0 && std::cmp_greater(out.preempted, config.action_cap))) {
+  if (room < 0 || firm < instance_.firm_agents ||
+      (config.action_cap > 0 && std::cmp_greater(out.preempted, config.action_cap))) {
     return false;
   }
   room_ = first_room_ = room;
@@ -169,7 +174,9 @@ void GreedyPack::clear_tasks() {
 }
 
 void GreedyPack::complete(const RequestView& request) {
-  set_bit(completions(instance_.tasks[request.task]), request.bit, true);
+  if (!instance_.gains_are_services()) {
+    set_bit(completions(instance_.tasks[request.task]), request.bit, true);
+  }
   touched_.push_back(request.task);
 }
 
@@ -198,9 +205,9 @@ void GreedyPack::list_loose(std::span<const std::uint32_t> members) {
 /// E[LP] of a task after the completions so far.
 double GreedyPack::path_of(const TaskView& task) { return task.model->expected_path(completions(task), scratch_); }
 
-/// The same, before it is asked with each other request of the task.
+/// The same, before it is asked with each other request of the task; 0 where gains do not come from paths.
 double GreedyPack::path_before_each(const TaskView& task) {
-  return task.model->expected_path_before_each(completions(task), scratch_);
+  return instance_.gains_are_services() ? 0.0 : task.model->expected_path_before_each(completions(task), scratch_);
 }
 
 Option GreedyPack::option_of(std::uint32_t request) {
@@ -211,11 +218,15 @@ Option GreedyPack::option_of(std::uint32_t request) {
 Option GreedyPack::option_of(std::uint32_t request, double before) {
   const RequestView& view = instance_.waiting[request];
   const TaskView& task = instance_.tasks[view.task];
+  if (instance_.gains_are_services()) {
+    const double gain = task.scale() * view.service_s;
+    return {request, gain, gain / static_cast<double>(view.kv_tokens)};
+  }
   const auto set = completions(task);
   set_bit(set, view.bit, true);
   const double after = path_of(task);
   set_bit(set, view.bit, false);
-  const double gain = task.age_factor * (before - after);
+  const double gain = task.scale() * (before - after);
   return {request, gain, gain / static_cast<double>(view.kv_tokens)};
 }
 
@@ -241,8 +252,30 @@ std::uint32_t GreedyPack::next_fitting(std::uint32_t place) const {
   return order_.next(place, most, [this](const Ranked& ranked) { return ranked.kv_tokens <= room_for(ranked.agent); });
 }
 
+/// The next in order of arrival that fits.
+GreedyPack::Choice GreedyPack::next_in_turn() {
+  const auto fits_or_ends = [this](const Ranked& ranked) {
+    if (ranked.kv_tokens <= room_for(ranked.agent)) {
+      return true;
+    }
+    ended_ = instance_.tasks[instance_.waiting[ranked.option.request].task].overdue;
+    return ended_;
+  };
+  constexpr auto kAny = std::numeric_limits<std::int64_t>::max();
+  first_ = ended_                                   ? order_.size()
+           : instance_.config->overtake_limit > 0.0 ? order_.next(first_, kAny, fits_or_ends)
+                                                    : next_fitting(first_);
+  if (ended_ || first_ == order_.size()) {
+    return {};
+  }
+  return {option_of(order_[first_].option.request), loose_.size(), true};
+}
+
 /// The largest density among the options that fit, ties by precedes().
 GreedyPack::Choice GreedyPack::best_option() {
+  if (in_turn()) {
+    return next_in_turn();
+  }
   first_ = next_fitting(first_);
   double largest = first_ < order_.size() ? order_[first_].option.density : -std::numeric_limits<double>::infinity();
   for (const Option& option : loose_) {
@@ -314,8 +347,8 @@ void GreedyPack::admit(const Choice& choice) {
 /// New marginals for the other options of a task: they leave their order. What does not fit will not fit later.
 void GreedyPack::loosen_task(std::uint32_t task) {
   const Range range = instance_.tasks[task].waiting;
-  if (range.size() < 2) {
-    return;  // there are no others
+  if (range.size() < 2 || in_turn()) {
+    return;  // there are no others, or they wait for their turn
   }
   const double before = path_before_each(instance_.tasks[task]);
   for (Option& option : loose_) {
@@ -323,7 +356,7 @@ void GreedyPack::loosen_task(std::uint32_t task) {
       option = option_of(option.request, before);
     }
   }
-  if (instance_.config->count_running && instance_.tasks[task].running.size() > 0) {
+  if (depends_on_running(task)) {
     return;  // all of them were loose from the start
   }
   for (auto at = range.begin; at < range.end; ++at) {
@@ -353,8 +386,14 @@ void GreedyPack::choose_emission(Allocation& out) const {
 
 double GreedyPack::density_left() const {
   constexpr auto kAny = std::numeric_limits<std::int64_t>::max();
-  const auto place = order_.next(0, kAny, [](const Ranked&) { return true; });
-  double densest = place < order_.size() ? std::max(order_[place].option.density, 0.0) : 0.0;
+  double densest = 0.0;
+  const auto all = [](const Ranked&) { return true; };
+  for (auto place = order_.next(0, kAny, all); place < order_.size(); place = order_.next(place + 1, kAny, all)) {
+    densest = std::max(densest, order_[place].option.density);
+    if (!in_turn()) {
+      break;  // it comes first
+    }
+  }
   for (const Option& option : loose_) {
     densest = std::max(densest, option.density);
   }

@@ -48,7 +48,8 @@ class GreedyPack {
   [[nodiscard]] double most_gain_of(std::uint32_t task) const noexcept { return most_gain_of_[task]; }
   /// Whether what a request of the task gains depends on other requests.
   [[nodiscard]] bool has_siblings(const TaskView& task) const noexcept {
-    return task.waiting.size() > 1 || (instance_.config->count_running && task.running.size() > 0);
+    return !instance_.gains_are_services() &&
+           (task.waiting.size() > 1 || (instance_.config->count_running && task.running.size() > 0));
   }
 
   /// Every admission tried by the last pack(), in order; its allocation is the first `admitted` of them.
@@ -86,6 +87,12 @@ class GreedyPack {
   };
 
   void rank_waiting();
+  /// Whether what requests of the task gain depends on which running ones are kept.
+  [[nodiscard]] bool depends_on_running(std::uint32_t task) const noexcept {
+    return instance_.config->count_running && !instance_.gains_are_services() &&
+           instance_.tasks[task].running.size() > 0;
+  }
+  [[nodiscard]] bool in_turn() const noexcept { return instance_.config->admit_order == AdmitOrder::arrival; }
   void bound_gains();
   [[nodiscard]] double gain_of_all(const TaskView& task);
   [[nodiscard]] bool start(std::span<const std::uint32_t> members, Allocation& out);
@@ -96,6 +103,7 @@ class GreedyPack {
   [[nodiscard]] std::int64_t room_for(std::uint32_t agent) const noexcept;
   [[nodiscard]] bool fits(const RequestView& request) const noexcept;
   [[nodiscard]] std::uint32_t next_fitting(std::uint32_t place) const;
+  [[nodiscard]] Choice next_in_turn();
   [[nodiscard]] Choice best_option();
   void consider_ranked(double largest, Choice& best) const;
   [[nodiscard]] bool precedes(const Option& left, const Option& right) const;
@@ -136,6 +144,7 @@ class GreedyPack {
   std::vector<std::uint32_t> represented_;  // of each task: how many of its requests are admitted
   std::vector<std::uint32_t> touched_;      // tasks whose two entries above are not zero
   std::uint32_t first_ = 0;                 // no place before it fits
+  bool ended_ = false;                      // what is next does not fit, and nothing may overtake it
   std::vector<Option> loose_;               // options whose marginal is their own
   std::vector<Admission> admissions_;
   std::vector<Emission> emissions_;

@@ -1,6 +1,7 @@
 #include "instance.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace topas::detail {
@@ -58,7 +59,7 @@ void Instance::index() {
   words = 0;
   for (auto& task : tasks) {
     task.first_word = words;
-    task.words = static_cast<std::uint32_t>(task.model->words());
+    task.words = task.model == nullptr ? 0 : static_cast<std::uint32_t>(task.model->words());
     words += task.words;
   }
   resident_tokens = idle_resident_tokens;
@@ -74,7 +75,9 @@ void Instance::index() {
       agent.running_kv += running[at].kv_tokens;
       agent.redo += running[at].redo;
       agent.revoke += running[at].revoke;
+      agent.firm = agent.firm || running[at].firm;
     }
+    firm_agents += agent.firm ? 1 : 0;
   }
 }
 
@@ -88,6 +91,32 @@ double age_factor(const Config& config, double age_scale_s, double now, double a
     return 1.0;
   }
   return 1.0 + config.age_weight * std::max(now - arrival, 0.0) / age_scale_s;
+}
+
+TaskView view_of_task(const Config& config, const Id& id, double arrival, const TaskModel* model, double age_scale_s,
+                      double now, double path_s) noexcept {
+  TaskView view{&id, arrival, age_factor(config, age_scale_s, now, arrival), model};
+  if (age_scale_s > 0.0) {
+    constexpr double kShortestPath = 1.0;
+    view.urgency =
+        config.urgency == 0.0 ? 1.0 : std::pow(age_scale_s / std::max(path_s, kShortestPath), config.urgency);
+    view.overdue = config.overtake_limit > 0.0 && now - arrival > config.overtake_limit * age_scale_s;
+  }
+  return view;
+}
+
+void charge_preemption(const Config& config, const TaskView& task, std::int64_t input_tokens,
+                       std::int64_t generated_tokens, double credit, double age_factor_at_admission,
+                       RequestView& view) {
+  view.redo = redo_cost(config, input_tokens, generated_tokens);
+  if (config.gain_model == GainModel::service) {
+    view.redo *= task.scale();
+    view.revoke = task.scale() * view.service_s;
+  } else {
+    view.revoke = revoke_cost(config, credit, task.age_factor, age_factor_at_admission);
+  }
+  const double spent_s = config.decode_s_per_token * static_cast<double>(generated_tokens);
+  view.firm = config.preempt_limit > 0.0 && spent_s > config.preempt_limit * view.service_s;
 }
 
 double redo_cost(const Config& config, std::int64_t input_tokens, std::int64_t generated_tokens) noexcept {

@@ -30,6 +30,7 @@ struct AgentView {
   double reuse = 0.0;   ///< share of J_reuse when it is in R', unweighted seconds times beta
   double redo = 0.0;    ///< J_redo when its running requests are preempted
   double revoke = 0.0;  ///< J_revoke likewise
+  bool firm = false;    ///< one of them must not be preempted
 };
 
 struct RequestView {
@@ -38,20 +39,27 @@ struct RequestView {
   std::uint32_t task = 0;
   std::uint32_t bit = 0;  ///< place in the task's completion sets
   std::int64_t kv_tokens = 0;
-  double redo = 0.0;    ///< running only
-  double revoke = 0.0;  ///< running only
+  double redo = 0.0;       ///< running only
+  double revoke = 0.0;     ///< running only
+  double service_s = 0.0;  ///< d, where gains are services or some are firm
+  bool firm = false;       ///< running only: must not be preempted
 };
 
 struct TaskView {
   const Id* id = nullptr;
   double arrival = 0.0;
-  double age_factor = 1.0;  ///< g
-  const TaskModel* model = nullptr;
+  double age_factor = 1.0;           ///< g
+  const TaskModel* model = nullptr;  ///< none where gains are services
+  double urgency = 1.0;              ///< u
+  bool overdue = false;              ///< nothing overtakes its requests
   // The rest is filled in by Instance::index().
   std::uint32_t first_word = 0;  ///< into buffers of completion sets
   std::uint32_t words = 0;
   Range waiting{};  ///< into Instance::waiting_of_tasks
   Range running{};  ///< into Instance::running_of_tasks
+
+  /// g * u: what its gains are multiplied by.
+  [[nodiscard]] double scale() const noexcept { return age_factor * urgency; }
 };
 
 /// Fill in `config`, `agents`, `tasks`, `waiting`, `running` and the idle residents, then call index().
@@ -70,8 +78,11 @@ struct Instance {
   std::vector<std::uint32_t> waiting_tasks;     ///< those with waiting requests, in the order of `waiting`
   std::uint32_t words = 0;                      ///< of all completion sets together
   std::int64_t resident_tokens = 0;             ///< of all resident prefixes, idle ones too
+  std::int64_t firm_agents = 0;                 ///< those that must stay
 
   void index();
+  /// Whether a request gains the same whatever else is served.
+  [[nodiscard]] bool gains_are_services() const noexcept { return config->gain_model == GainModel::service; }
   [[nodiscard]] double seconds_per_token_moved() const noexcept {
     return config->kv_bytes_per_token / config->swap_bytes_per_s;
   }
@@ -85,6 +96,14 @@ struct Instance {
 
 /// g = 1 + rho * max(now - arrival, 0) / H_age; 1 when ageing is off or its scale unknown.
 [[nodiscard]] double age_factor(const Config& config, double age_scale_s, double now, double arrival) noexcept;
+
+/// A task as decisions weigh it: `path_s` is the longest path of its expected residuals, seconds.
+[[nodiscard]] TaskView view_of_task(const Config& config, const Id& id, double arrival, const TaskModel* model,
+                                    double age_scale_s, double now, double path_s) noexcept;
+
+/// What preempting a running request costs and whether it may be, into its view; service_s is set.
+void charge_preemption(const Config& config, const TaskView& task, std::int64_t input_tokens,
+                       std::int64_t generated_tokens, double credit, double age_factor_at_admission, RequestView& view);
 
 /// What preempting a running request costs (SPEC section 3): work to be done again, weighted.
 [[nodiscard]] double redo_cost(const Config& config, std::int64_t input_tokens, std::int64_t generated_tokens) noexcept;

@@ -111,7 +111,7 @@ void JointWorth::take_sets(const TaskView& task, std::span<const double> gains) 
     completes_[set] = completes;
     tokens_[set] = tokens_[without] + static_cast<double>(sibling.kv_tokens);
     slots_[set] = slots_[without] + (sibling.waiting ? 1.0 : 0.0);
-    gains_[set] = task.age_factor * (gains[completes.all] - gains[completes.running]);
+    gains_[set] = task.scale() * (gains[completes.all] - gains[completes.running]);
   }
 }
 
@@ -130,7 +130,7 @@ void JointWorth::add_jointly(const TaskView& task, PathScratch& scratch) {
   }
   add(group_of_siblings().worth.data(), worth_.data(), worth_.size());
   const std::uint64_t none = 0;
-  size_ += task.age_factor * task.model->expected_path({&none, 1}, scratch);
+  size_ += task.scale() * task.model->expected_path({&none, 1}, scratch);
 }
 
 /// The group of the task's agents. Where two lists of agents share a hash, the later ones are not grouped.

@@ -89,6 +89,11 @@ void OptionOrder::open(std::span<const std::uint32_t> members) {
   opened_.assign(members.begin(), members.end());
 }
 
+void OptionOrder::include(std::uint32_t agent) {
+  opened_.insert(std::upper_bound(opened_.begin(), opened_.end(), agent), agent);
+  toggle(agent);
+}
+
 void OptionOrder::toggle(std::uint32_t agent) noexcept {
   const Range range = places_of_[agent];
   for (auto at = range.begin; at < range.end; ++at) {

@@ -39,6 +39,8 @@ class OptionOrder {
 
   /// Opens the options of these agents, ascending, and no others. Cheap for sets that differ by a few agents.
   void open(std::span<const std::uint32_t> members);
+  /// Opens those of one more agent.
+  void include(std::uint32_t agent);
   /// Takes the option of a waiting request out until open() is called again; whether it was in.
   bool close(std::uint32_t request);
   /// The first open place from `place` on whose option `fits`, size() if there is none; none fits that takes more than

@@ -82,6 +82,16 @@ PrefixSet PrefixSearch::resident_agents(const Instance& instance) {
   return out;
 }
 
+PrefixSet PrefixSearch::firm_agents(const Instance& instance) {
+  PrefixSet out;
+  for (std::uint32_t agent = 0; agent < instance.agents.size(); ++agent) {
+    if (instance.agents[agent].firm) {
+      out.push_back(agent);
+    }
+  }
+  return out;
+}
+
 /// What the last token of room gains: in the present set, just packed, or about, where the best requests of all agents
 /// take half of the memory.
 double PrefixSearch::density(const Instance& instance, const GreedyPack& pack, const Allocation& started) {
@@ -210,7 +220,7 @@ void PrefixSearch::toggle_to_subset(std::uint64_t subset) {
 void PrefixSearch::search_greedily() {
   Climbed reached = climb(start_);
   if (reached.value == kInfeasible) {
-    reached = climb({});
+    reached = climb(firm_agents(instance_));
   }
   repair(start_);
   if (reached.set != start_) {

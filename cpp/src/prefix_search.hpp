@@ -78,6 +78,7 @@ class PrefixSearch {
   using Toggle = void (PrefixSearch::*)(std::uint64_t key);
 
   [[nodiscard]] static PrefixSet resident_agents(const Instance& instance);
+  [[nodiscard]] static PrefixSet firm_agents(const Instance& instance);
   [[nodiscard]] static double density(const Instance& instance, const GreedyPack& pack, const Allocation& started);
   double evaluate(std::span<const std::uint32_t> members);
   double offer(std::span<const std::uint32_t> members, const Allocation& allocation);

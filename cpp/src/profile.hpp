@@ -35,6 +35,8 @@ class Profile {
   void record_total(double service_s);
 
   [[nodiscard]] std::span<const double> sorted_totals() const noexcept;
+  /// Mean of sorted_totals().
+  [[nodiscard]] double mean_total_s() const noexcept { return totals_.empty() ? profiled_total_s_ : totals_.mean(); }
   /// d-bar: mean observed service of one request, else the profiled one.
   [[nodiscard]] double request_s() const noexcept { return requests_.empty() ? profiled_request_s_ : requests_.mean(); }
   [[nodiscard]] bool has_requests() const noexcept { return !requests_.empty(); }

@@ -66,6 +66,8 @@ struct Task {
   mutable std::optional<TaskModel> model;
   mutable std::uint64_t model_stamp = 0;
   mutable std::uint64_t model_own = 0;  ///< the part of the stamp that is not the profiles'
+  mutable double path_s = 0.0;          ///< longest path of the expected residuals
+  mutable std::uint64_t path_stamp = 0;
   mutable std::uint64_t seen = 0;
   mutable std::uint32_t slot = 0;
 };
@@ -123,6 +125,7 @@ struct Scheduler::State {
   mutable std::uint64_t decisions = 0;                           ///< marks the scratch of a decision or a commit
   mutable std::vector<detail::StageOutlook> stage_outlooks;      // reused
   mutable std::vector<detail::RequestOutlook> request_outlooks;  // reused
+  mutable std::vector<double> ends;                              // reused
 
   // Look-ups; they throw UnknownId.
   [[nodiscard]] detail::Agent& agent(const Id& id);
@@ -151,6 +154,8 @@ struct Scheduler::State {
   [[nodiscard]] double expected_service_s(const detail::Request& request) const;
   [[nodiscard]] std::uint64_t stamp_of(const detail::TaskModel& model, const detail::Task& task) const;
   [[nodiscard]] const detail::TaskModel& model_of(const detail::Task& task) const;
+  [[nodiscard]] double path_of(const detail::Task& task) const;
+  [[nodiscard]] detail::TaskView view_of(const detail::Task& task, double age_scale_s, double now) const;
   void fill(detail::Instance& instance, double now) const;
 };
 

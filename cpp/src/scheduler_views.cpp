@@ -1,6 +1,8 @@
 // What the incremental door shows: decisions, snapshots, gauges.
 #include <algorithm>
 
+#include "longest_path.hpp"
+#include "residual.hpp"
 #include "scheduler_state.hpp"
 #include "solve.hpp"
 
@@ -97,21 +99,55 @@ const TaskModel& Scheduler::State::model_of(const Task& task) const {
   return *task.model;
 }
 
+/// Longest path of the expected residuals, kept likewise.
+double Scheduler::State::path_of(const Task& task) const {
+  const auto& profiles = task.workflow->profiles;
+  std::uint64_t stamp = task.version + config_version + 1;
+  for (const auto& profile : profiles) {
+    stamp += profile.version();
+  }
+  if (task.path_stamp != stamp) {
+    task.path_stamp = stamp;
+    task.path_s = detail::longest_path(task.workflow->workflow.graph(), ends, [&](std::uint32_t at) {
+      const auto& stage = task.stages[at];
+      if (stage.status != StageStatus::open) {
+        return 0.0;
+      }
+      const auto& profile = profiles[at];
+      return stage.service_s == 0.0 ? profile.mean_total_s()
+                                    : detail::expected_residual({false, profile.sorted_totals(), stage.service_s,
+                                                                 profile.request_s(), profile.totals_version()},
+                                                                0.0);
+    });
+  }
+  return task.path_s;
+}
+
+detail::TaskView Scheduler::State::view_of(const Task& task, double age_scale_s, double now) const {
+  const bool by_path = config.gain_model == GainModel::path;
+  return detail::view_of_task(config, task.id, task.arrival, by_path ? &model_of(task) : nullptr, age_scale_s, now,
+                              config.urgency > 0.0 ? path_of(task) : 0.0);
+}
+
 void Scheduler::State::fill(Instance& instance, double now) const {
   const std::uint64_t mark = ++decisions;
   const double scale = age_scale_s();
+  const bool services = config.gain_model == GainModel::service || config.preempt_limit > 0.0;
   instance.config = &config;
-  const auto view_of = [&](const Request& request, std::uint32_t agent) {
+  const auto view_of_request = [&](const Request& request, std::uint32_t agent) {
     const Task& task = *request.task;
     if (task.seen != mark) {
       task.seen = mark;
       task.slot = static_cast<std::uint32_t>(instance.tasks.size());
-      instance.tasks.push_back(
-          {&task.id, task.arrival, detail::age_factor(config, scale, now, task.arrival), &model_of(task)});
+      instance.tasks.push_back(view_of(task, scale, now));
     }
     const auto bit = detail::place_of(task.requests, request.id);
-    return RequestView{&request.id, agent, task.slot, static_cast<std::uint32_t>(bit - task.requests.begin()),
-                       request.kv_tokens};
+    RequestView view{&request.id, agent, task.slot, static_cast<std::uint32_t>(bit - task.requests.begin()),
+                     request.kv_tokens};
+    if (services) {
+      view.service_s = expected_service_s(request);
+    }
+    return view;
   };
   count_next_stages(agents, mark);
   for (const auto& [id, agent] : agents) {
@@ -125,14 +161,13 @@ void Scheduler::State::fill(Instance& instance, double now) const {
     const auto index = static_cast<std::uint32_t>(instance.agents.size());
     instance.agents.push_back({&id, agent.prefix_tokens, agent.resident, agent.next_stages});
     for (const auto* request : agent.waiting) {
-      instance.waiting.push_back(view_of(*request, index));
+      instance.waiting.push_back(view_of_request(*request, index));
     }
     for (const auto* request : agent.running) {
-      RequestView view = view_of(*request, index);
-      const double factor = instance.tasks[view.task].age_factor;
+      RequestView view = view_of_request(*request, index);
       const auto credit = request->credit.value_or(detail::StoredCredit{});
-      view.redo = detail::redo_cost(config, request->input_tokens, request->generated_tokens);
-      view.revoke = detail::revoke_cost(config, credit.value, factor, credit.age_factor);
+      detail::charge_preemption(config, instance.tasks[view.task], request->input_tokens, request->generated_tokens,
+                                credit.value, credit.age_factor, view);
       instance.running.push_back(view);
     }
   }

@@ -23,6 +23,7 @@ SetBound::Sums& SetBound::Sums::add(const Sums& other, int times) noexcept {
   cover_tokens += times * other.cover_tokens;
   kept += times * other.kept;
   uncovered += times * other.uncovered;
+  firm += times * other.firm;
   incoming += times * other.incoming;
   moved_tokens += times * other.moved_tokens;
   fixed += times * other.fixed;
@@ -47,6 +48,7 @@ SetBound::SetBound(const Instance& instance, const GreedyPack& pack, double dens
     sums.cover_tokens = covered ? 0 : least;
     sums.kept = agent.running.size();
     sums.uncovered = covered ? 0 : 1;
+    sums.firm = agent.firm ? 1 : 0;
     sums.incoming = agent.resident || covered ? 0 : 1;
     sums.moved_tokens = agent.resident ? -agent.prefix_tokens : sums.incoming * agent.prefix_tokens;
     sums.fixed = agent.reuse + agent.redo + agent.revoke;
@@ -115,7 +117,8 @@ SetBound::Sums SetBound::of(std::span<const std::uint32_t> members) const noexce
 bool SetBound::feasible(const Sums& set) const noexcept {
   const std::int64_t cap = instance_.config->action_cap;
   const std::int64_t slots = instance_.slots_beside(set.kept);
-  return !overflows(set) && slots >= set.uncovered && (cap == 0 || std::ssize(instance_.running) - set.kept <= cap);
+  return !overflows(set) && slots >= set.uncovered && set.firm == instance_.firm_agents &&
+         (cap == 0 || std::ssize(instance_.running) - set.kept <= cap);
 }
 
 double SetBound::upper(const Sums& set) const noexcept { return upper(set, set.worth, size_); }

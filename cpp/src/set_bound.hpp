@@ -24,6 +24,7 @@ class SetBound {
     std::int64_t cover_tokens = 0;  ///< smallest reservations of the uncovered agents
     std::int64_t kept = 0;          ///< requests
     std::int64_t uncovered = 0;     ///< agents without a kept request
+    std::int64_t firm = 0;          ///< agents that must stay
     std::int64_t incoming = 0;      ///< agents whose prefix is not resident
     std::int64_t moved_tokens = 0;  ///< prefixes that come in, less those that stay
     double fixed = 0.0;             ///< J_reuse, and the preemption that is spared

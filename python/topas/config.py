@@ -14,11 +14,23 @@ __all__ = ["PRESETS", "Config"]
 
 RedoModel = Literal["decode", "prefill", "kept"]
 MoveModel = Literal["tasks", "once"]
+GainModel = Literal["path", "service"]
+AdmitOrder = Literal["density", "arrival"]
 
 #: The fields that each preset sets (SPEC section 6); all others are the user's.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "paper": {"count_running": False, "age_credit": False, "redo_weight": 1.0},
     "default": {"count_running": True, "age_credit": True, "redo_weight": 3.0},
+    "service": {
+        "gain_model": "service",
+        "urgency": 0.25,
+        "admit_order": "arrival",
+        "redo_weight": 6.0,
+        "preempt_limit": 1.0,
+        "overtake_limit": 2.0,
+        "reuse_weight": 0.0,
+        "move_weight": 0.0,
+    },
 }
 
 
@@ -84,6 +96,23 @@ class Config:
     work_conserving : bool
         What room the best state leaves is filled, also where that lowers the score (SPEC section
         6).
+    gain_model : {"path", "service"}
+        What admitting a request gains: how much shorter its task's expected longest path gets (the
+        paper), or its expected service, which preempting it then loses
+        (docs/specification.md, section 7).
+    urgency : float
+        γ, at least 0: gains are multiplied by (H_age / L)^γ, L being the longest path of the
+        task's expected residuals, at least a second. 0: off.
+    admit_order : {"density", "arrival"}
+        Whether the requests of a prefix set are admitted by gain for each token (the paper) or by
+        arrival of their task.
+    preempt_limit : float
+        φ: a request whose generated tokens have taken more than φ times its expected service is
+        never preempted; at least 0, 0 means no limit.
+    overtake_limit : float
+        θ: where the next request in order of arrival does not fit, and its task is older than θ
+        times H_age, the prefix set admits no more; at least 0, 0 means no limit. Needs
+        ``admit_order`` ``arrival``.
 
     Raises
     ------
@@ -114,6 +143,11 @@ class Config:
     move_model: MoveModel = "tasks"
     move_weight: float = 1.0
     work_conserving: bool = False
+    gain_model: GainModel = "path"
+    urgency: float = 0.0
+    admit_order: AdmitOrder = "density"
+    preempt_limit: float = 0.0
+    overtake_limit: float = 0.0
 
     def __post_init__(self) -> None:
         validate_config(self)
@@ -124,9 +158,9 @@ class Config:
 
         Parameters
         ----------
-        name : {"paper", "default"}
+        name : {"paper", "default", "service"}
             ``paper`` is the published score to the letter, ``default`` adds the guard of SPEC
-            section 6.
+            section 6, ``service`` goes by expected services (docs/specification.md, section 7).
         **fields
             Fields of :class:`Config`; they win over the preset's.
 

@@ -91,6 +91,17 @@ TEST(OptionOrder, MarksWhereEqualDensitiesEnd) {
   EXPECT_EQ(order[2].run_end, 3U);
 }
 
+TEST(OptionOrder, TakesInOneMoreAgent) {
+  OptionOrder order;
+  order.assign({{{0, 6.0, 3.0}, 1, 0, 2}, {{1, 2.0, 2.0}, 0, 0, 1}}, 2, 2);
+  order.open(std::vector<std::uint32_t>{0});
+  EXPECT_EQ(order.next(0, kAny, all_fit), 1U);
+  order.include(1);
+  EXPECT_EQ(order.next(0, kAny, all_fit), 0U);
+  order.open(std::vector<std::uint32_t>{0});
+  EXPECT_EQ(order.next(0, kAny, all_fit), 1U);
+}
+
 TEST(OptionOrder, HasNothingThatIsNotRanked) {
   OptionOrder order;
   order.assign({}, 2, 3);

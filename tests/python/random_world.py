@@ -15,7 +15,7 @@ MOST_LIVE = 3  # requests of one stage
 
 
 def world_config(rng: Random, capacity: int, **fields: Any) -> Config:
-    """Draw settings under which a world keeps busy: limits, both presets, both searches."""
+    """Draw settings under which a world keeps busy: limits, all presets, both searches."""
     drawn = {
         "kv_capacity_tokens": capacity,
         "kv_bytes_per_token": 262144.0,
@@ -36,7 +36,8 @@ def world_config(rng: Random, capacity: int, **fields: Any) -> Config:
         "move_weight": rng.choice((1.0, 4.0)),
         "work_conserving": rng.choice((False, True)),
     }
-    return Config.preset(rng.choice(("paper", "default")), **{**drawn, **fields})
+    presets = ("paper", "default", "paper", "default", "service")
+    return Config.preset(rng.choice(presets), **{**drawn, **fields})
 
 
 def random_workflow(rng: Random, name: Id, agents: list[Id], most_stages: int = 6) -> Workflow:

@@ -185,7 +185,7 @@ def _config(rng: Random, agents: list[Json], requests: list[Json]) -> Json:
     age_weight = rng.choice((0.0, 0.3, 1.0))
     scale = round(rng.uniform(1.0, 300.0), 6)
     more = Random(scale)  # what came later draws apart, so that the states stay the same
-    return {
+    drawn = {
         "kv_capacity_tokens": max(capacity, 1),
         "kv_bytes_per_token": rng.choice((131072.0, 262144.0)),
         "swap_bytes_per_s": rng.choice((1e8, 5e9, 2e10)),
@@ -206,6 +206,22 @@ def _config(rng: Random, agents: list[Json], requests: list[Json]) -> Json:
         "move_model": more.choice(("tasks", "tasks", "once")),
         "move_weight": more.choice((1.0, 1.0, 0.0, 6.5)),
         "work_conserving": more.random() < 0.3,
+    }
+    options = by_service(more)
+    if drawn["age_scale_s"] is None:
+        options |= {"urgency": 0.0, "overtake_limit": 0.0}
+    return {**drawn, **options}
+
+
+def by_service(rng: Random) -> Json:
+    """Draw the options of docs/specification.md, section 7: often none of them."""
+    order = rng.choice(("density", "density", "arrival"))
+    return {
+        "gain_model": rng.choice(("path", "path", "service")),
+        "urgency": rng.choice((0.0, 0.0, 0.25, 1.0)),
+        "admit_order": order,
+        "preempt_limit": rng.choice((0.0, 0.0, 0.1, 1.0)),
+        "overtake_limit": rng.choice((0.0, 0.5, 2.0)) if order == "arrival" else 0.0,
     }
 
 

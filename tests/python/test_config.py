@@ -51,6 +51,11 @@ LEGAL: dict[str, tuple[Any, ...]] = {
     "move_model": (),
     "move_weight": (0,),
     "work_conserving": (True,),
+    "gain_model": (),
+    "urgency": (0,),
+    "admit_order": (),
+    "preempt_limit": (0,),
+    "overtake_limit": (0,),
 }
 TRIED: tuple[Any, ...] = (0, -1, NAN, INF, "5", True, None)
 MORE_BAD: dict[str, tuple[Any, ...]] = {
@@ -77,6 +82,11 @@ MORE_BAD: dict[str, tuple[Any, ...]] = {
     "move_model": ("", "Tasks", "twice", b"once"),
     "move_weight": (-1e-9, "1"),
     "work_conserving": (1, "yes"),
+    "gain_model": ("", "Path", "worth", b"path"),
+    "urgency": (-1e-9, "1"),
+    "admit_order": ("", "Arrival", "fcfs", b"arrival"),
+    "preempt_limit": (-1e-9, "1"),
+    "overtake_limit": (-1e-9, 0.5, "1"),
 }
 
 
@@ -325,6 +335,11 @@ def varied() -> Config:
         move_model="once",
         move_weight=17.0,
         work_conserving=True,
+        gain_model="service",
+        urgency=18.0,
+        admit_order="arrival",
+        preempt_limit=19.0,
+        overtake_limit=20.0,
     )
 
 
@@ -349,7 +364,8 @@ def test_copies_are_equal(config: Config) -> None:
 def test_every_field_makes_a_difference() -> None:
     config = Config(**REQUIRED)
     for name, value in varied().to_dict().items():
-        other = config.replace(**{name: value})
+        needed = {"admit_order": "arrival"} if name == "overtake_limit" else {}
+        other = config.replace(**{**needed, name: value})
         assert other != config
         assert getattr(other, name) == value
         assert getattr(config, name) != value, "the original is as it was"

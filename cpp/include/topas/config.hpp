@@ -19,6 +19,18 @@ enum class MoveModel : std::uint8_t {
   once,   ///< the engine, once for each that comes in, and for each that leaves though it is wanted
 };
 
+/// What admitting a request gains, before ageing, and preempting it loses (docs/specification.md, section 7).
+enum class GainModel : std::uint8_t {
+  path,     ///< the marginal reduction of its task's expected longest path; the credit of its admission
+  service,  ///< its expected service, both ways
+};
+
+/// In which order GreedyPack admits what fits.
+enum class AdmitOrder : std::uint8_t {
+  density,  ///< the largest gain for each token first
+  arrival,  ///< the earliest task first
+};
+
 /// The values given here are those of the preset `default`; `Config::paper()` is the published score.
 struct Config {
   std::int64_t kv_capacity_tokens = 0;
@@ -44,6 +56,16 @@ struct Config {
   MoveModel move_model = MoveModel::tasks;
   double move_weight = 1.0;
   bool work_conserving = false;  ///< fill what room the best state leaves (SPEC section 6)
+  GainModel gain_model = GainModel::path;
+  double urgency = 0.0;  ///< gamma
+  AdmitOrder admit_order = AdmitOrder::density;
+  double preempt_limit = 0.0;   ///< phi; 0: none
+  double overtake_limit = 0.0;  ///< theta; 0: none
+
+  /// Whether anything goes by the scale of ages.
+  [[nodiscard]] bool uses_age_scale() const noexcept {
+    return age_weight > 0.0 || urgency > 0.0 || overtake_limit > 0.0;
+  }
 
   [[nodiscard]] static Config paper() {
     Config config;

@@ -24,7 +24,7 @@ from topas.sim.versus import JCT_METRICS, SMALLEST_SHOWN, Ratio
 __all__ = ["PRESET_POLICIES", "phase_map"]
 
 #: The policy of each preset.
-PRESET_POLICIES = {"default": "topas", "paper": "topas-paper"}
+PRESET_POLICIES = {"default": "topas", "paper": "topas-paper", "service": "topas-service"}
 
 _PLAIN_WIDTH = 120
 _TITLES = {"mean_jct_s": "mean JCT", "p99_jct_s": "p99 JCT"}

@@ -30,7 +30,11 @@ _KINDS: tuple[type[Policy], ...] = (
     Continuum,
 )
 _BASELINES: Mapping[str, type[Policy]] = {kind.name: kind for kind in _KINDS}
-_PRESETS: Mapping[str, str] = {"topas-paper": "paper", "topas": "default"}
+_PRESETS: Mapping[str, str] = {
+    "topas-paper": "paper",
+    "topas": "default",
+    "topas-service": "service",
+}
 
 #: The baselines: all policies but those of topas.
 BASELINE_NAMES: tuple[str, ...] = tuple(_BASELINES)

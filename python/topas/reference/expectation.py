@@ -159,6 +159,13 @@ def lane_mean(values: Iterable[float], count: int) -> float:
     return (((a + e) + (c + g)) + ((b + f) + (d + h))) / count
 
 
+def expected_path(task: Task) -> float:
+    """Longest path of the expected residuals of a task's stages, in seconds."""
+    support = {index: residual_support(stage) for index, stage in enumerate(task.stages)}
+    means = {index: lane_mean(values, len(values)) for index, values in support.items()}
+    return longest_path(topological_order(task), task, means)
+
+
 class Expectation:
     """E[LP(Z(H))] of one task for any set H of hypothetical completions (SPEC section 2)."""
 

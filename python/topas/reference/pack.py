@@ -39,6 +39,7 @@ class Packing:
         self.preempt = [r for r in state.running if r.agent not in resident]
         self.waiting = [r for r in state.waiting if r.agent in resident]
         self.admit: list[Request] = []
+        self.ended = False  # nothing may overtake what is next and does not fit
         self.gains: list[float] = []
         self.room = settings.kv_capacity_tokens - sum(state.prefix[a] for a in resident)
         self.room -= sum(r.kv_tokens for r in self.kept)
@@ -62,6 +63,7 @@ class Packing:
         served = {r.agent for r in self.kept} | self.reserved.keys()
         return (
             served == self.resident
+            and not any(self.scorer.is_firm(r) for r in self.preempt)
             and (cap == 0 or len(self.preempt) <= cap)
             and len(self.reserved) <= self.slots
             and sum(self.reserved.values()) <= self.room
@@ -81,12 +83,26 @@ class Packing:
     def best_request(self) -> tuple[Request, float] | None:
         """Choose the fitting request of the largest gain per reserved token; also give its gain."""
         done = self.completions
+        if self.scorer.state.settings.admit_order == "arrival":
+            request = self.next_in_turn()
+            return None if request is None else (request, self.scorer.gain(request, done))
         fitting = [(r, self.scorer.gain(r, done)) for r in self.waiting if self.fits(r)]
         if not fitting:
             return None
         densest = max(gain / r.kv_tokens for r, gain in fitting)
         tied = [(r, gain) for r, gain in fitting if tie(gain / r.kv_tokens, densest)]
         return min(tied, key=lambda choice: self._preference(choice[0]))
+
+    def next_in_turn(self) -> Request | None:
+        """Find the earliest request that fits, past those that may be overtaken."""
+        arrival = {r.id: self.scorer.state.tasks[r.task].arrival for r in self.waiting}
+        for request in sorted(self.waiting, key=lambda r: (arrival[r.id], id_key(r.id))):
+            if self.fits(request):
+                return request
+            if self.scorer.is_overdue(request.task):
+                self.ended = True
+                break
+        return None
 
     def _preference(self, request: Request) -> tuple[bool, float, tuple[int, int, bytes]]:
         """Tie rule: a represented task first, then the earlier task, then the smaller id."""
@@ -116,7 +132,7 @@ class Packing:
         agents = {r.agent for r in self.scorer.state.waiting} - self.resident - preempted
         demands = {agent: self.demand(agent) for agent in agents}
         fitting = {agent: demand for agent, demand in demands.items() if demand[0] > -inf}
-        if not fitting or self.slots < 1:
+        if not fitting or self.slots < 1 or self.ended:
             return None
         greatest = max(gain for gain, _ in fitting.values())
         tied = [agent for agent, (gain, _) in fitting.items() if tie(gain, greatest)]

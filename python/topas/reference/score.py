@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 
-from .expectation import Expectation
+from .expectation import Expectation, expected_path
 from .state import Id, Request, State
 
 
@@ -61,9 +61,41 @@ class Scorer:
 
     def gain(self, request: Request, completions: Collection[Request]) -> float:
         """Value g Delta(r | H), where H is what ``completions`` holds of the same task."""
+        if self.state.settings.gain_model == "service":
+            return self.worth(request)
         same_task = [other for other in completions if other.task == request.task]
         marginal = self.expectation(request.task).marginal(request, same_task)
-        return self.age_factor(request.task) * marginal
+        return self.scale(request.task) * marginal
+
+    def worth(self, request: Request) -> float:
+        """Give w = g u d: the expected service of a request, aged and hurried."""
+        return self.scale(request.task) * request.expected_service_s
+
+    def scale(self, task: Id) -> float:
+        """Give g u, what the gains of a task are multiplied by."""
+        return self.age_factor(task) * self.urgency(task)
+
+    def urgency(self, task: Id) -> float:
+        """Give u = (H_age / L) ** gamma; L: longest path of expected residuals, at least 1 s."""
+        settings = self.state.settings
+        if settings.urgency == 0.0 or not settings.age_scale_s:
+            return 1.0
+        path_s = max(expected_path(self.state.tasks[task]), 1.0)
+        return float((settings.age_scale_s / path_s) ** settings.urgency)
+
+    def is_overdue(self, task: Id) -> bool:
+        """Say whether nothing may overtake the requests of a task."""
+        limit, scale_s = self.state.settings.overtake_limit, self.state.settings.age_scale_s
+        if limit == 0.0 or not scale_s:
+            return False
+        return self.state.now - self.state.tasks[task].arrival > limit * scale_s
+
+    def is_firm(self, request: Request) -> bool:
+        """Say whether a running request must not be preempted."""
+        settings = self.state.settings
+        spent_s = settings.decode_s_per_token * request.generated_tokens
+        limit_s = settings.preempt_limit * request.expected_service_s
+        return settings.preempt_limit > 0.0 and spent_s > limit_s
 
     def terms(
         self,
@@ -106,6 +138,12 @@ class Scorer:
     def redo(self, preempt: Sequence[Request]) -> float:
         """J_redo: the cost of computing again what preemption throws away, by `redo_model`."""
         settings = self.state.settings
+        if settings.gain_model == "service":
+            return sum((self.scale(r.task) * self._redo([r]) for r in preempt), 0.0)
+        return self._redo(preempt)
+
+    def _redo(self, preempt: Sequence[Request]) -> float:
+        settings = self.state.settings
         if settings.redo_model == "kept":
             cost = 0.0
         elif settings.redo_model == "prefill":
@@ -116,7 +154,12 @@ class Scorer:
         return settings.redo_weight * cost
 
     def revoked(self, request: Request) -> float:
-        """Value J_revoke of one preemption: the stored credit, aged with its task if so set."""
+        """Value J_revoke of one preemption: the stored credit, aged with its task if so set.
+
+        Where gains are services it is what admitting the request would gain now.
+        """
+        if self.state.settings.gain_model == "service":
+            return self.worth(request)
         at_admission = request.age_factor_at_admission
         if not self.state.settings.age_credit or at_admission is None:
             return request.credit

@@ -39,7 +39,8 @@ class Search:
         """Climb from the resident prefixes, then repair both ends of the climb."""
         reached = self.climb(self.start)
         if self.phi(reached) == -inf:
-            reached = self.climb(frozenset())
+            running = self.scorer.state.running
+            reached = self.climb(frozenset(r.agent for r in running if self.scorer.is_firm(r)))
         for base in (self.start, reached):
             self.repair(base)
 

@@ -18,8 +18,20 @@ Id = int | str
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {"count_running": False, "age_credit": False, "redo_weight": 1.0},
     "default": {"count_running": True, "age_credit": True, "redo_weight": 3.0},
+    "service": {
+        "count_running": True,
+        "age_credit": True,
+        "gain_model": "service",
+        "urgency": 0.25,
+        "admit_order": "arrival",
+        "redo_weight": 6.0,
+        "preempt_limit": 1.0,
+        "overtake_limit": 2.0,
+        "reuse_weight": 0.0,
+        "move_weight": 0.0,
+    },
 }
-"""The three options of SPEC section 6, preset by preset."""
+"""What each preset sets."""
 
 TIE = 1e-12
 
@@ -68,6 +80,11 @@ class Settings:
     move_model: str = "tasks"
     move_weight: float = 1.0
     work_conserving: bool = False
+    gain_model: str = "path"
+    urgency: float = 0.0
+    admit_order: str = "density"
+    preempt_limit: float = 0.0
+    overtake_limit: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -133,8 +150,8 @@ def read_settings(config: object, preset: str | None = None) -> Settings:
     ----------
     config : Mapping or object
         The fields of `Settings` as keys or as attributes.
-    preset : {"paper", "default"}, optional
-        Fills the options of SPEC section 6 where ``config`` lacks them.
+    preset : {"paper", "default", "service"}, optional
+        Fills the options that a preset sets where ``config`` lacks them.
 
     Raises
     ------

@@ -40,7 +40,11 @@ LOADS: tuple[float, ...] = (0.5, 1.0, 2.0)
 MIN_EFFECT = 0.01
 
 _OWN_LOAD = 1.0
-_PRESET_POLICIES: Mapping[str, str] = {"default": "topas", "paper": "topas-paper"}
+_PRESET_POLICIES: Mapping[str, str] = {
+    "default": "topas",
+    "paper": "topas-paper",
+    "service": "topas-service",
+}
 
 # Settings that are tried besides the preset alone.
 _TRIED: tuple[Mapping[str, Any], ...] = (

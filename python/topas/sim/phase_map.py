@@ -174,7 +174,7 @@ class MapStudy:
     ----------
     scale : MapScale
         How fine and how much.
-    policy : {"topas", "topas-paper"}
+    policy : {"topas", "topas-paper", "topas-service"}
         Which preset of topas.
     baselines : tuple of str
         What it is compared with, each without and with a host cache; without suffixes.
@@ -197,7 +197,7 @@ class MapStudy:
     options: EngineOptions = field(default_factory=EngineOptions)
 
     def __post_init__(self) -> None:
-        check_choice("policy", self.policy, ("topas", "topas-paper"))
+        check_choice("policy", self.policy, ("topas", "topas-paper", "topas-service"))
         both_ways(self.baselines)
 
     def places(self, workload: str) -> list[MapCell]:
