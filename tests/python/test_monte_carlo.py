@@ -254,6 +254,7 @@ def test_marginals_add_up_to_the_joint_reduction() -> None:
     summed = several = 0
     for fields in sampled_states(400):
         changes = {"age_weight": 0.0, "max_running_requests": 0, "action_cap": 0}
+        changes |= {"gain_model": "path", "urgency": 0.0}
         config = Config.from_dict({**fields["config"], **changes})
         snapshot = Snapshot.from_dict(fields)
         granted = decide(snapshot, config).credits
