@@ -77,39 +77,6 @@ Id make_id(std::string_view word) {
   return plain;
 }
 
-template <class Value, class... Choices>
-bool is_one_of(const Value& value, const Choices&... choices) {
-  return ((value == choices) || ...);
-}
-
-RedoModel redo_model(const std::string& name) {
-  if (!is_one_of(name, "decode", "prefill", "kept")) {
-    throw std::runtime_error("unknown redo_model " + name);
-  }
-  return name == "decode" ? RedoModel::decode : name == "prefill" ? RedoModel::prefill : RedoModel::kept;
-}
-
-MoveModel move_model(const std::string& name) {
-  if (!is_one_of(name, "tasks", "once")) {
-    throw std::runtime_error("unknown move_model " + name);
-  }
-  return name == "tasks" ? MoveModel::tasks : MoveModel::once;
-}
-
-GainModel gain_model(const std::string& name) {
-  if (!is_one_of(name, "path", "service")) {
-    throw std::runtime_error("unknown gain_model " + name);
-  }
-  return name == "path" ? GainModel::path : GainModel::service;
-}
-
-AdmitOrder admit_order(const std::string& name) {
-  if (!is_one_of(name, "density", "arrival")) {
-    throw std::runtime_error("unknown admit_order " + name);
-  }
-  return name == "density" ? AdmitOrder::density : AdmitOrder::arrival;
-}
-
 /// A setting by the name of its field.
 struct Setting {
   std::string_view name;
@@ -123,17 +90,23 @@ Setting setting(std::string_view name, Field Config::* field) {
               config.*field = number<int>(word) != 0;
             } else if constexpr (std::is_same_v<Field, std::optional<double>>) {
               config.*field = number<double>(word);
-            } else if constexpr (std::is_same_v<Field, RedoModel>) {
-              config.*field = redo_model(std::get<std::string>(make_id(word).value()));
-            } else if constexpr (std::is_same_v<Field, MoveModel>) {
-              config.*field = move_model(std::get<std::string>(make_id(word).value()));
-            } else if constexpr (std::is_same_v<Field, GainModel>) {
-              config.*field = gain_model(std::get<std::string>(make_id(word).value()));
-            } else if constexpr (std::is_same_v<Field, AdmitOrder>) {
-              config.*field = admit_order(std::get<std::string>(make_id(word).value()));
             } else {
               config.*field = number<Field>(word);
             }
+          }};
+}
+
+/// One whose values go by names.
+template <class Field>
+Setting setting(std::string_view name, Field Config::* field, std::vector<std::pair<std::string_view, Field>> known) {
+  return {name, [name, field, known = std::move(known)](Config& config, std::string_view word) {
+            const auto text = std::get<std::string>(make_id(word).value());
+            const auto found =
+                std::find_if(known.begin(), known.end(), [&text](const auto& value) { return value.first == text; });
+            if (found == known.end()) {
+              throw std::runtime_error("unknown " + std::string(name) + " " + text);
+            }
+            config.*field = found->second;
           }};
 }
 
@@ -158,13 +131,16 @@ void set(Config& config, std::string_view name, std::string_view value) {
       setting("count_running", &Config::count_running),
       setting("age_credit", &Config::age_credit),
       setting("redo_weight", &Config::redo_weight),
-      setting("redo_model", &Config::redo_model),
-      setting("move_model", &Config::move_model),
+      setting<RedoModel>("redo_model", &Config::redo_model,
+                         {{"decode", RedoModel::decode}, {"prefill", RedoModel::prefill}, {"kept", RedoModel::kept}}),
+      setting<MoveModel>("move_model", &Config::move_model, {{"tasks", MoveModel::tasks}, {"once", MoveModel::once}}),
       setting("move_weight", &Config::move_weight),
       setting("work_conserving", &Config::work_conserving),
-      setting("gain_model", &Config::gain_model),
+      setting<GainModel>("gain_model", &Config::gain_model,
+                         {{"path", GainModel::path}, {"service", GainModel::service}}),
       setting("urgency", &Config::urgency),
-      setting("admit_order", &Config::admit_order),
+      setting<AdmitOrder>("admit_order", &Config::admit_order,
+                          {{"density", AdmitOrder::density}, {"arrival", AdmitOrder::arrival}}),
       setting("preempt_limit", &Config::preempt_limit),
       setting("overtake_limit", &Config::overtake_limit),
   };

@@ -151,10 +151,13 @@ void SnapshotInstance::add_tasks() {
       model = &models_.emplace_back(config_, task.state->id, task.graph, stages, outlooks(task.requests),
                                     TaskModel::Scope::blocks_of_requests);
     }
-    std::vector<double> ends;
-    const double path_s = detail::longest_path(task.graph, ends, [&stages](std::uint32_t at) {
-      return stages[at].finished ? 0.0 : detail::expected_residual(stages[at], 0.0);
-    });
+    double path_s = 0.0;
+    if (config_.urgency > 0.0) {
+      std::vector<double> ends;
+      path_s = detail::longest_path(task.graph, ends, [&stages](std::uint32_t at) {
+        return stages[at].finished ? 0.0 : detail::expected_residual(stages[at], 0.0);
+      });
+    }
     instance_.tasks.push_back(
         detail::view_of_task(config_, task.state->id, task.state->arrival, model, age_scale_s_, snapshot_.now, path_s));
   }

@@ -182,17 +182,13 @@ void JointWorth::start_from(std::span<const std::uint32_t> members) {
   told_with_ = kNobody;
   for (const auto member : members) {
     inside_[member] = 1;
-    for (std::size_t price = 0; price < kPrices; ++price) {
-      base_[price] += apart_[member][price];
-    }
+    add_worth(base_, 1.0, apart_[member].data());
     for (const Place& place : places_[member]) {
       groups_[place.group].set |= place.bits;
     }
   }
   for (const Group& group : groups_) {
-    for (std::size_t price = 0; price < kPrices; ++price) {
-      base_[price] += group.worth[group.set * kPrices + price];
-    }
+    add_worth(base_, 1.0, &group.worth[group.set * kPrices]);
   }
 }
 

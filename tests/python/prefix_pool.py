@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -188,3 +188,16 @@ def checked_close(bench: Bench) -> None:
     assert bench.store.host_bytes_used == 0
     assert bench.store.agents() == {}
     assert not bench.store._slots._holders.any()
+
+
+def benches() -> Iterator[Callable[..., Bench]]:
+    """Make benches, and check each at the end: a fixture for whoever names it."""
+    made: list[Bench] = []
+
+    def make(*args: Any, **options: Any) -> Bench:
+        made.append(Bench(*args, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        checked_close(one)

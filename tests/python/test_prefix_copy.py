@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,12 +21,11 @@ from prefix_pool import (  # noqa: E402 - only where torch is
     PATIENCE_S,
     SLOTS,
     TOKENS,
-    Bench,
     Gate,
     WrappedBackend,
     adapter,
+    benches,
     bits,
-    checked_close,
     equal,
     in_time,
     pool,
@@ -38,18 +37,7 @@ from topas.sglang.prefixes import KvBuffers, PrefixStore, Residency  # noqa: E40
 from topas.sglang.prefixes.arena import HostArena  # noqa: E402
 from topas.sglang.prefixes.buffers import LayerGroup  # noqa: E402
 
-
-@pytest.fixture
-def bench() -> Iterator[Callable[..., Bench]]:
-    made: list[Bench] = []
-
-    def make(*args: Any, **options: Any) -> Bench:
-        made.append(Bench(*args, **options))
-        return made[-1]
-
-    yield make
-    for one in made:
-        checked_close(one)
+bench = pytest.fixture(benches)
 
 
 # ---- copies are exact

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,12 +13,11 @@ torch = pytest.importorskip("torch", reason="copies of prefixes need torch")
 from prefix_pool import (  # noqa: E402 - only where torch is
     LAYERS,
     PATIENCE_S,
-    Bench,
     Broken,
     Gate,
     WrappedBackend,
+    benches,
     bits,
-    checked_close,
     equal,
     fault_at,
     in_time,
@@ -28,18 +26,7 @@ from prefix_pool import (  # noqa: E402 - only where torch is
 )
 from topas.sglang.prefixes import CopyCancelled, CopyError, Residency, transfers  # noqa: E402
 
-
-@pytest.fixture
-def bench() -> Iterator[Callable[..., Bench]]:
-    made: list[Bench] = []
-
-    def make(*args: Any, **options: Any) -> Bench:
-        made.append(Bench(*args, **options))
-        return made[-1]
-
-    yield make
-    for one in made:
-        checked_close(one)
+bench = pytest.fixture(benches)
 
 
 # ---- faults

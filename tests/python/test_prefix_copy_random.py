@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,11 +15,10 @@ torch = pytest.importorskip("torch", reason="copies of prefixes need torch")
 
 from prefix_pool import (  # noqa: E402 - only where torch is
     PATIENCE_S,
-    Bench,
     Broken,
     WrappedBackend,
+    benches,
     bits,
-    checked_close,
     equal,
     scribble,
 )
@@ -28,18 +26,7 @@ from topas.sglang.prefixes import CopyCancelled, CopyError, PrefixStore, Residen
 from topas.sglang.prefixes.arena import HostArena  # noqa: E402
 from topas.sglang.prefixes.states import Prefix  # noqa: E402
 
-
-@pytest.fixture
-def bench() -> Iterator[Callable[..., Bench]]:
-    made: list[Bench] = []
-
-    def make(*args: Any, **options: Any) -> Bench:
-        made.append(Bench(*args, **options))
-        return made[-1]
-
-    yield make
-    for one in made:
-        checked_close(one)
+bench = pytest.fixture(benches)
 
 
 # ---- the state machine against a model of two places

@@ -18,7 +18,18 @@ from topas.cli import engine_options
 from topas.cli.simulate import config_fields
 from topas.cli.workloads import (
     BlockTokens,
+    BuiltinName,
+    InputTokens,
     MaxLoops,
+    MaxRounds,
+    MaxStages,
+    MaxToolWait,
+    OutputTokens,
+    PrefixTokens,
+    Rate,
+    Sessions,
+    Tasks,
+    TokenScale,
     TraceFormat,
     TraceScaleName,
     WorkflowName,
@@ -26,8 +37,8 @@ from topas.cli.workloads import (
     build_workload,
 )
 from topas.errors import ConfigError
-from topas.policies import BASELINE_NAMES
-from topas.sim import BUILTIN_WORKLOADS, EngineCosts, EngineOptions, Workload
+from topas.policies import BASELINE_NAMES, PRESET_POLICIES
+from topas.sim import EngineCosts, EngineOptions, Workload
 from topas.sim.advice import LOADS, Advice, Question, candidates
 from topas.sim.advice import advise as answer
 from topas.sim.advice_text import three_lines
@@ -46,14 +57,7 @@ def _option(text: str, *names: str) -> Any:
     return typer.Option(*names, help=text)
 
 
-_Workload = Annotated[
-    str | None, typer.Argument(help=f"Built-in workload: {', '.join(BUILTIN_WORKLOADS)}.")
-]
 _Trace = Annotated[Path | None, _option("Trace file to judge instead.")]
-_Rate = Annotated[
-    float | None, _option("Poisson arrivals a second. (built-in: 0.1; trace: its own times)")
-]
-_Tasks = Annotated[int | None, _option("Tasks of a built-in workload. (100)")]
 _Seed = Annotated[int, _option("First seed of arrivals, lengths, waits and draws.")]
 _HostCache = Annotated[
     bool | None,
@@ -62,7 +66,9 @@ _HostCache = Annotated[
         "--host-cache/--no-host-cache",
     ),
 ]
-_Preset = Annotated[str | None, _option("Only this preset: default, paper. (both)")]
+_Preset = Annotated[
+    str | None, _option(f"Only this preset: {', '.join(PRESET_POLICIES)}. (default and paper)")
+]
 _Set = Annotated[list[str] | None, _option("Field of all settings, FIELD=VALUE.", "--set")]
 _Loads = Annotated[str, _option("Factors on the load, with commas, 1 among them.")]
 _Replicates = Annotated[int, _option("Repetitions of each half.")]
@@ -71,23 +77,13 @@ _Baselines = Annotated[str, _option("Compared with: 'all', or policies with comm
 _Processes = Annotated[int | None, _option("Runs at a time. (as many as processors)")]
 _Verbose = Annotated[bool, _option("Print the tables behind the advice.", "--verbose")]
 _Json = Annotated[bool, _option("Print JSON instead.", "--json")]
-_InputTokens = Annotated[int | None, _option("Dynamic input, tokens. (1400)")]
-_OutputTokens = Annotated[int | None, _option("Generation, tokens. (700)")]
-_PrefixTokens = Annotated[
-    str | None, _option("Static prefixes, tokens: one, or one an agent with commas.")
-]
-_Sessions = Annotated[int | None, _option("Trace: the first so many sessions.")]
-_MaxStages = Annotated[int | None, _option("Trace: so many stages a session.")]
-_MaxRounds = Annotated[int | None, _option("Trace: rounds a stage, 0: all. (8)")]
-_TokenScale = Annotated[float | None, _option("Trace: factor on tokens. (0.2)")]
-_MaxToolWait = Annotated[float | None, _option("Trace: longest wait, s. (60)")]
 
 
 def advise(
-    workload: _Workload = None,
+    workload: BuiltinName = None,
     trace: _Trace = None,
-    rate: _Rate = None,
-    tasks: _Tasks = None,
+    rate: Rate = None,
+    tasks: Tasks = None,
     seed: _Seed = 0,
     baseline_host_cache: _HostCache = None,
     preset: _Preset = None,
@@ -105,20 +101,20 @@ def advise(
     tensor_parallel: engine_options.TensorParallel = None,
     mem_fraction: engine_options.MemFraction = None,
     costs: engine_options.Costs = None,
-    input_tokens: _InputTokens = None,
-    output_tokens: _OutputTokens = None,
-    prefix_tokens: _PrefixTokens = None,
+    input_tokens: InputTokens = None,
+    output_tokens: OutputTokens = None,
+    prefix_tokens: PrefixTokens = None,
     batching: engine_options.Batching = "prefill-first",
     chunked_prefill_tokens: engine_options.ChunkedPrefillTokens = 8192,
     charge_decisions: engine_options.ChargeDecisions = 0.0,
     over_reserve: engine_options.OverReserve = 1.0,
     max_running: engine_options.MaxRunning = 0,
     redo_model: engine_options.RedoModel = "decode",
-    sessions: _Sessions = None,
-    max_stages: _MaxStages = None,
-    max_rounds: _MaxRounds = None,
-    token_scale: _TokenScale = None,
-    max_tool_wait: _MaxToolWait = None,
+    sessions: Sessions = None,
+    max_stages: MaxStages = None,
+    max_rounds: MaxRounds = None,
+    token_scale: TokenScale = None,
+    max_tool_wait: MaxToolWait = None,
     trace_format: TraceFormat = None,
     trace_scale: TraceScaleName = None,
     block_tokens: BlockTokens = None,

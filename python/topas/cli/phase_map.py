@@ -15,16 +15,13 @@ from rich.table import Table
 from topas.cli import engine_options
 from topas.cli.simulate import config_fields
 from topas.errors import ConfigError
-from topas.policies import BASELINE_NAMES
+from topas.policies import BASELINE_NAMES, PRESET_POLICIES
 from topas.sim import BUILTIN_WORKLOADS
 from topas.sim.phase_map import MapScale, MapStudy, PhaseMap, map_phases, write_maps
 from topas.sim.sweep import show_progress
 from topas.sim.versus import JCT_METRICS, SMALLEST_SHOWN, Ratio
 
-__all__ = ["PRESET_POLICIES", "phase_map"]
-
-#: The policy of each preset.
-PRESET_POLICIES = {"default": "topas", "paper": "topas-paper", "service": "topas-service"}
+__all__ = ["phase_map"]
 
 _PLAIN_WIDTH = 120
 _TITLES = {"mean_jct_s": "mean JCT", "p99_jct_s": "p99 JCT"}

@@ -16,7 +16,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from topas.cli import engine_options
 from topas.cli.workloads import (
     BlockTokens,
+    BuiltinName,
+    InputTokens,
     MaxLoops,
+    MaxRounds,
+    MaxStages,
+    MaxToolWait,
+    OutputTokens,
+    PrefixTokens,
+    Rate,
+    Sessions,
+    Tasks,
+    TokenScale,
     TraceFormat,
     TraceScaleName,
     WorkflowName,
@@ -27,7 +38,6 @@ from topas.config import Config
 from topas.errors import ConfigError
 from topas.policies import POLICY_NAMES, parse_policies
 from topas.sim import (
-    BUILTIN_WORKLOADS,
     Comparison,
     EngineCosts,
     EngineOptions,
@@ -52,14 +62,10 @@ def _option(text: str, *names: str) -> Any:
 
 
 def simulate(
-    workload: Annotated[
-        str | None, typer.Argument(help=f"Built-in workload: {', '.join(BUILTIN_WORKLOADS)}.")
-    ] = None,
+    workload: BuiltinName = None,
     trace: Annotated[Path | None, _option("Trace file to run instead.")] = None,
-    rate: Annotated[
-        float | None, _option("Poisson arrivals a second. (built-in: 0.1; trace: its own times)")
-    ] = None,
-    tasks: Annotated[int | None, _option("Tasks of a built-in workload. (100)")] = None,
+    rate: Rate = None,
+    tasks: Tasks = None,
     policies: Annotated[str, _option(_POLICIES_HELP)] = "all",
     seed: Annotated[int, _option("Seed of arrivals, lengths and waits.")] = 0,
     json: Annotated[bool, _option("Print JSON instead of the table.", "--json")] = False,
@@ -69,11 +75,9 @@ def simulate(
     tensor_parallel: engine_options.TensorParallel = None,
     mem_fraction: engine_options.MemFraction = None,
     costs: engine_options.Costs = None,
-    input_tokens: Annotated[int | None, _option("Dynamic input, tokens. (1400)")] = None,
-    output_tokens: Annotated[int | None, _option("Generation, tokens. (700)")] = None,
-    prefix_tokens: Annotated[
-        str | None, _option("Static prefixes, tokens: one, or one an agent with commas.")
-    ] = None,
+    input_tokens: InputTokens = None,
+    output_tokens: OutputTokens = None,
+    prefix_tokens: PrefixTokens = None,
     batching: engine_options.Batching = "prefill-first",
     chunked_prefill_tokens: engine_options.ChunkedPrefillTokens = 8192,
     charge_decisions: engine_options.ChargeDecisions = 0.0,
@@ -90,11 +94,11 @@ def simulate(
     config: Annotated[
         list[str] | None, _option("Option of the topas policies, FIELD=VALUE.", "--set")
     ] = None,
-    sessions: Annotated[int | None, _option("Trace: the first so many sessions.")] = None,
-    max_stages: Annotated[int | None, _option("Trace: so many stages a session.")] = None,
-    max_rounds: Annotated[int | None, _option("Trace: rounds a stage, 0: all. (8)")] = None,
-    token_scale: Annotated[float | None, _option("Trace: factor on tokens. (0.2)")] = None,
-    max_tool_wait: Annotated[float | None, _option("Trace: longest wait, s. (60)")] = None,
+    sessions: Sessions = None,
+    max_stages: MaxStages = None,
+    max_rounds: MaxRounds = None,
+    token_scale: TokenScale = None,
+    max_tool_wait: MaxToolWait = None,
     trace_format: TraceFormat = None,
     trace_scale: TraceScaleName = None,
     block_tokens: BlockTokens = None,

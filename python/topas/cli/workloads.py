@@ -16,7 +16,18 @@ from topas.sim.trace import TRACE_FORMATS, TRACE_SCALES, TraceScale, load_trace
 
 __all__ = [
     "BlockTokens",
+    "BuiltinName",
+    "InputTokens",
     "MaxLoops",
+    "MaxRounds",
+    "MaxStages",
+    "MaxToolWait",
+    "OutputTokens",
+    "PrefixTokens",
+    "Rate",
+    "Sessions",
+    "Tasks",
+    "TokenScale",
     "TraceFormat",
     "TraceScaleName",
     "WorkflowName",
@@ -24,6 +35,25 @@ __all__ = [
     "build_workload",
 ]
 
+BuiltinName = Annotated[
+    str | None, typer.Argument(help=f"Built-in workload: {', '.join(BUILTIN_WORKLOADS)}.")
+]
+Rate = Annotated[
+    float | None,
+    typer.Option(help="Poisson arrivals a second. (built-in: 0.1; trace: its own times)"),
+]
+Tasks = Annotated[int | None, typer.Option(help="Tasks of a built-in workload. (100)")]
+InputTokens = Annotated[int | None, typer.Option(help="Dynamic input, tokens. (1400)")]
+OutputTokens = Annotated[int | None, typer.Option(help="Generation, tokens. (700)")]
+PrefixTokens = Annotated[
+    str | None,
+    typer.Option(help="Static prefixes, tokens: one, or one an agent with commas."),
+]
+Sessions = Annotated[int | None, typer.Option(help="Trace: the first so many sessions.")]
+MaxStages = Annotated[int | None, typer.Option(help="Trace: so many stages a session.")]
+MaxRounds = Annotated[int | None, typer.Option(help="Trace: rounds a stage, 0: all. (8)")]
+TokenScale = Annotated[float | None, typer.Option(help="Trace: factor on tokens. (0.2)")]
+MaxToolWait = Annotated[float | None, typer.Option(help="Trace: longest wait, s. (60)")]
 TraceFormat = Annotated[
     str | None, typer.Option(help=f"Form of the trace: {', '.join(TRACE_FORMATS)}. (auto)")
 ]

@@ -19,6 +19,7 @@ from topas.policies.parrot import ParrotFcfs
 from topas.policies.registry import (
     BASELINE_NAMES,
     POLICY_NAMES,
+    PRESET_POLICIES,
     PolicyName,
     make_policy,
     parse_policies,
@@ -29,6 +30,7 @@ from topas.policies.srpt import Srpt
 __all__ = [
     "BASELINE_NAMES",
     "POLICY_NAMES",
+    "PRESET_POLICIES",
     "AutellixLas",
     "Continuum",
     "Fcfs",

@@ -17,7 +17,14 @@ from topas.policies.parrot import ParrotFcfs
 from topas.policies.spf import Spf
 from topas.policies.srpt import Srpt
 
-__all__ = ["BASELINE_NAMES", "POLICY_NAMES", "PolicyName", "make_policy", "parse_policies"]
+__all__ = [
+    "BASELINE_NAMES",
+    "POLICY_NAMES",
+    "PRESET_POLICIES",
+    "PolicyName",
+    "make_policy",
+    "parse_policies",
+]
 
 _KINDS: tuple[type[Policy], ...] = (
     Fcfs,
@@ -35,6 +42,9 @@ _PRESETS: Mapping[str, str] = {
     "topas": "default",
     "topas-service": "service",
 }
+
+#: The policy of each preset of :class:`topas.Config`.
+PRESET_POLICIES: Mapping[str, str] = {preset: name for name, preset in _PRESETS.items()}
 
 #: The baselines: all policies but those of topas.
 BASELINE_NAMES: tuple[str, ...] = tuple(_BASELINES)

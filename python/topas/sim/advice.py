@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from topas.errors import ConfigError, StateError
-from topas.policies import BASELINE_NAMES, PolicyName
+from topas.policies import BASELINE_NAMES, PRESET_POLICIES, PolicyName
 from topas.sim.checks import check_number
 from topas.sim.cost import EngineCosts
 from topas.sim.operating_point import OperatingPoint
@@ -40,11 +40,6 @@ LOADS: tuple[float, ...] = (0.5, 1.0, 2.0)
 MIN_EFFECT = 0.01
 
 _OWN_LOAD = 1.0
-_PRESET_POLICIES: Mapping[str, str] = {
-    "default": "topas",
-    "paper": "topas-paper",
-    "service": "topas-service",
-}
 
 # Settings that are tried besides the preset alone.
 _TRIED: tuple[Mapping[str, Any], ...] = (
@@ -75,7 +70,7 @@ class Setting:
     @property
     def policy(self) -> str:
         """The policy of this preset."""
-        return _PRESET_POLICIES[self.preset]
+        return PRESET_POLICIES[self.preset]
 
     @property
     def label(self) -> str:
@@ -89,7 +84,7 @@ def candidates(preset: str | None = None, config: Mapping[str, Any] | None = Non
 
     Parameters
     ----------
-    preset : {"default", "paper"}, optional
+    preset : {"paper", "default", "service"}, optional
         Only this one; without it the default preset with its variations, and the paper's alone.
     config : mapping, optional
         Fields that all of them have; what would change these is not tried.
@@ -99,8 +94,8 @@ def candidates(preset: str | None = None, config: Mapping[str, Any] | None = Non
     ConfigError
         The preset is unknown.
     """
-    if preset not in (None, *_PRESET_POLICIES):
-        known = ", ".join(_PRESET_POLICIES)
+    if preset not in (None, *PRESET_POLICIES):
+        known = ", ".join(PRESET_POLICIES)
         raise ConfigError(f"preset: unknown {preset!r}, known are {known}")
     fixed, own = dict(config or {}), preset or "default"
     tried = [fields for fields in _TRIED if not fields.keys() & fixed.keys()]

@@ -18,7 +18,7 @@ import numpy as np
 
 import topas
 from topas.errors import CapacityError, ConfigError
-from topas.policies import BASELINE_NAMES, PolicyName
+from topas.policies import BASELINE_NAMES, PRESET_POLICIES, PolicyName
 from topas.sim.builtin import BUILTIN_WORKLOADS, Lengths, make_workload
 from topas.sim.checks import check_choice, check_int, check_number
 from topas.sim.cost import EngineCosts
@@ -197,7 +197,7 @@ class MapStudy:
     options: EngineOptions = field(default_factory=EngineOptions)
 
     def __post_init__(self) -> None:
-        check_choice("policy", self.policy, ("topas", "topas-paper", "topas-service"))
+        check_choice("policy", self.policy, tuple(PRESET_POLICIES.values()))
         both_ways(self.baselines)
 
     def places(self, workload: str) -> list[MapCell]:
