@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from recording import EventLog, record
 from synthetic import Shape, record_synthetic
 
-PRESETS = ("paper", "default")
+PRESETS = ("paper", "guarded")
 
 
 @dataclass(frozen=True, kw_only=True)

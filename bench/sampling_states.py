@@ -109,7 +109,7 @@ class Run:
 
 def simulate(run: Run, *, seed: int, samples: int) -> tuple[EventLog, float]:
     """The log of a simulated run under topas (default) with so many draws, and its mean JCT, s."""
-    log, result = record_run(run.build(seed), "default", samples=samples)
+    log, result = record_run(run.build(seed), "guarded", samples=samples)
     times = [end - result.arrival_s[task] for task, end in result.finish_s.items()]
     return log, sum(times) / len(times)
 

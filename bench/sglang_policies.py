@@ -162,7 +162,7 @@ def compare(*, waiting: tuple[int, ...] = WAITING, rounds: int = 300) -> list[di
     for count in waiting:
         costs = time_sglang(count, rounds)
         costs = {f"SGLang {policy}": cost for policy, cost in costs.items()}
-        for preset in ("paper", "default"):
+        for preset in ("paper", "guarded"):
             costs[f"topas {preset}"] = time_topas(count, rounds, preset)
         rows += [{"waiting": count, "policy": name, **cost} for name, cost in costs.items()]
     return rows

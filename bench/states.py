@@ -35,7 +35,7 @@ def logs(preset: str) -> dict[str, EventLog]:
 def main() -> None:
     """Write every log of both presets."""
     STATES.mkdir(exist_ok=True)
-    for preset in ("paper", "default"):
+    for preset in ("paper", "guarded"):
         for name, log in logs(preset).items():
             path = STATES / f"{name}-{preset}.log"
             path.write_text(log.to_text(), encoding="ascii")

@@ -28,7 +28,7 @@ def test_quick(tmp_path, capsys):
         assert row["ratio"] > 1
         assert (row["core"] is not None) == machine.BENCH.exists()
         assert row["row"] in printed
-    assert [row["preset"] for row in written["growth"]] == ["paper", "default"]
+    assert [row["preset"] for row in written["growth"]] == ["paper", "guarded"]
 
 
 def test_figures():
@@ -46,7 +46,7 @@ def test_cut_logs_are_kept():
     log = record("chain-3", rate=0.15, tasks=10, seed=1, preset="paper")
     assert log.first(3).decisions == 3
     assert log.to_text().startswith(log.first(3).to_text())
-    names = {f"{name}-{preset}" for preset in ("paper", "default") for name in logs(preset)}
+    names = {f"{name}-{preset}" for preset in ("paper", "guarded") for name in logs(preset)}
     assert {path.stem for path in STATES.glob("*.log")} == names
 
 

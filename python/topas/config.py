@@ -17,19 +17,35 @@ MoveModel = Literal["tasks", "once"]
 GainModel = Literal["path", "service"]
 AdmitOrder = Literal["density", "arrival"]
 
-#: The fields that each preset sets (SPEC section 6); all others are the user's.
+_PAPER: Mapping[str, Any] = {
+    "count_running": False,
+    "age_credit": False,
+    "redo_weight": 1.0,
+    "reuse_weight": 1.0,
+    "move_weight": 1.0,
+    "gain_model": "path",
+    "urgency": 0.0,
+    "admit_order": "density",
+    "preempt_limit": 0.0,
+    "overtake_limit": 0.0,
+}
+
+#: The fields that a preset sets, the same ones for all; the others are the user's. ``guarded`` is
+#: the guard of SPEC section 6, ``default`` is in docs/specification.md, section 7.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "paper": {"count_running": False, "age_credit": False, "redo_weight": 1.0},
-    "default": {"count_running": True, "age_credit": True, "redo_weight": 3.0},
-    "service": {
+    "paper": _PAPER,
+    "guarded": {**_PAPER, "count_running": True, "age_credit": True, "redo_weight": 3.0},
+    "default": {
+        "count_running": True,
+        "age_credit": True,
+        "redo_weight": 6.0,
+        "reuse_weight": 0.0,
+        "move_weight": 0.0,
         "gain_model": "service",
         "urgency": 0.25,
         "admit_order": "arrival",
-        "redo_weight": 6.0,
         "preempt_limit": 1.0,
         "overtake_limit": 2.0,
-        "reuse_weight": 0.0,
-        "move_weight": 0.0,
     },
 }
 
@@ -130,7 +146,7 @@ class Config:
     max_evaluations: int = 0
     action_cap: int = 0
     max_running_requests: int = 0
-    reuse_weight: float = 1.0
+    reuse_weight: float = 0.0
     age_weight: float = 1.0
     age_scale_s: float | None = None
     exact_limit: int = 4096
@@ -138,16 +154,16 @@ class Config:
     seed: int = 0
     count_running: bool = True
     age_credit: bool = True
-    redo_weight: float = 3.0
+    redo_weight: float = 6.0
     redo_model: RedoModel = "decode"
     move_model: MoveModel = "tasks"
-    move_weight: float = 1.0
+    move_weight: float = 0.0
     work_conserving: bool = False
-    gain_model: GainModel = "path"
-    urgency: float = 0.0
-    admit_order: AdmitOrder = "density"
-    preempt_limit: float = 0.0
-    overtake_limit: float = 0.0
+    gain_model: GainModel = "service"
+    urgency: float = 0.25
+    admit_order: AdmitOrder = "arrival"
+    preempt_limit: float = 1.0
+    overtake_limit: float = 2.0
 
     def __post_init__(self) -> None:
         validate_config(self)
@@ -158,9 +174,9 @@ class Config:
 
         Parameters
         ----------
-        name : {"paper", "default", "service"}
-            ``paper`` is the published score to the letter, ``default`` adds the guard of SPEC
-            section 6, ``service`` goes by expected services (docs/specification.md, section 7).
+        name : {"paper", "guarded", "default"}
+            ``paper`` is the published score to the letter, ``guarded`` adds the guard of SPEC
+            section 6, ``default`` goes by expected services (docs/specification.md, section 7).
         **fields
             Fields of :class:`Config`; they win over the preset's.
 

@@ -12,14 +12,14 @@ NOW = 10.0
 
 
 def busy_config(**fields: Any) -> Config:
-    """Give plain settings with 1,000 tokens of KV."""
+    """Give plain settings of the preset `guarded` with 1,000 tokens of KV."""
     plain = {
         "kv_capacity_tokens": 1000,
         "kv_bytes_per_token": 1.0,
         "swap_bytes_per_s": 1e5,
         "decode_s_per_token": 0.02,
     }
-    return Config(**{**plain, **fields})
+    return Config.preset("guarded", **{**plain, **fields})
 
 
 def fork_and_join(name: int | str = "fork") -> Workflow:

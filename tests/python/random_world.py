@@ -36,7 +36,7 @@ def world_config(rng: Random, capacity: int, **fields: Any) -> Config:
         "move_weight": rng.choice((1.0, 4.0)),
         "work_conserving": rng.choice((False, True)),
     }
-    presets = ("paper", "default", "paper", "default", "service")
+    presets = ("paper", "guarded", "paper", "guarded", "default")
     return Config.preset(rng.choice(presets), **{**drawn, **fields})
 
 

@@ -20,7 +20,7 @@ RATE = 50.0
 
 def case_config(capacity: int, **fields: Any) -> Config:
     """Settings that the cases name: M=8, K=0, beta=0, rho=1, decode 0.02 s/token, prefill 0."""
-    preset = fields.pop("preset", "default")
+    preset = fields.pop("preset", "guarded")
     plain = {
         "kv_capacity_tokens": capacity,
         "kv_bytes_per_token": 1.0,

@@ -114,7 +114,7 @@ def test_what_is_overdue_may_leave_a_set_uncovered() -> None:
 def test_limits_on_overtaking_need_the_order_of_arrival() -> None:
     with pytest.raises(ConfigError, match=r"overtake_limit: needs admit_order 'arrival', got 2"):
         Config.preset(
-            "service", **queue()["config"] | {"admit_order": "density", "overtake_limit": 2.0}
+            "default", **queue()["config"] | {"admit_order": "density", "overtake_limit": 2.0}
         )
 
 
@@ -128,7 +128,7 @@ def test_a_single_decision_needs_the_scale_of_ages() -> None:
 def test_the_scheduler_needs_no_model_of_paths() -> None:
     """Sampling is forbidden, and the preset decides over a fork of many outcomes nevertheless."""
     config = Config.preset(
-        "service",
+        "default",
         kv_capacity_tokens=1000,
         kv_bytes_per_token=1.0,
         swap_bytes_per_s=1.0,

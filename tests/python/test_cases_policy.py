@@ -20,7 +20,7 @@ class TestCase1LocalityNeverReachesAColdRequest:
 
     LOAD_S = 2.0  # for one prefix; twice the service of a request
 
-    def engine(self, age_weight: float, preset: str = "default") -> Engine:
+    def engine(self, age_weight: float, preset: str = "guarded") -> Engine:
         config = case_config(
             1000, preset=preset, age_weight=age_weight, swap_bytes_per_s=300 / self.LOAD_S
         )
@@ -46,13 +46,13 @@ class TestCase1LocalityNeverReachesAColdRequest:
         assert cold is not None
         return engine, cold
 
-    @pytest.mark.parametrize("preset", ["paper", "default"])
+    @pytest.mark.parametrize("preset", ["paper", "guarded"])
     def test_with_ageing_the_cold_one_is_admitted_in_bounded_time(self, preset: str) -> None:
         _, cold = self.run(1.0, preset)
         # g · 1 s > 2 s once it has waited for longer than H_age, which stays at 1 s
         assert cold.admitted == [1.5]
 
-    @pytest.mark.parametrize("preset", ["paper", "default"])
+    @pytest.mark.parametrize("preset", ["paper", "guarded"])
     def test_without_ageing_it_may_wait(self, preset: str) -> None:
         engine, cold = self.run(0.0, preset)
         assert cold.admitted == []
@@ -142,7 +142,7 @@ class TestCase3PreemptAndReadmitForEver:
             engine.advance(self.STEP)
         return engine
 
-    @pytest.mark.parametrize("preset", ["paper", "default"])
+    @pytest.mark.parametrize("preset", ["paper", "guarded"])
     def test_moderate_ageing_never_preempts(self, preset: str) -> None:
         engine = self.engine(preset, 1.0, 60.0)
         jobs = self.run_two(engine)
@@ -153,14 +153,14 @@ class TestCase3PreemptAndReadmitForEver:
         ("age_weight", "age_scale_s"), [(1.0, 60.0), (2.0, 60.0), (1.0, 1.0), (0.5, 1.0)]
     )
     def test_the_guard_lets_both_finish(self, age_weight: float, age_scale_s: float) -> None:
-        engine = self.engine("default", age_weight, age_scale_s)
+        engine = self.engine("guarded", age_weight, age_scale_s)
         jobs = self.run_two(engine)
         total = sum(job.service_s for job in jobs)
         assert all(job.finished is not None and job.finished <= 3 * total for job in jobs)
         assert engine.preemptions <= 4
 
     def test_the_guard_holds_in_a_mix_with_the_estimated_scale(self) -> None:
-        engine = self.run_mix("default")
+        engine = self.run_mix("guarded")
         total = sum(job.service_s for job in engine.jobs.values())
         finished = [job.finished for job in engine.jobs.values()]
         assert all(time is not None and time <= 3 * total for time in finished)
@@ -176,7 +176,7 @@ class TestCase3PreemptAndReadmitForEver:
         assert all(job.finished is None for job in jobs)
         assert engine.preemptions > 500
 
-    @pytest.mark.parametrize("preset", ["paper", "default"])
+    @pytest.mark.parametrize("preset", ["paper", "guarded"])
     def test_what_is_revoked_is_the_credit_of_that_admission(self, preset: str) -> None:
         """In the paper's preset as recorded, with the guard aged as the task has aged since."""
         config = case_config(700, preset=preset, age_scale_s=10.0)
@@ -190,7 +190,7 @@ class TestCase3PreemptAndReadmitForEver:
         now = 40.0
         found = explain(engine.scheduler.snapshot(now), config, top=10).candidates
         preempting = next(candidate for candidate in found if candidate.preempt == ["first"])
-        aged = 1.0 + now / 10.0 if preset == "default" else 1.0
+        aged = 1.0 + now / 10.0 if preset == "guarded" else 1.0
         assert credit == pytest.approx(0.02 * 50), "its expected service, at age 0"
         assert preempting.terms.revoke == pytest.approx(credit * aged)
 
@@ -345,7 +345,7 @@ class TestCase17PreemptingTooMuchOrForNothing:
             assert all(decision.score > score for score in gentle)
         return decision
 
-    @pytest.mark.parametrize("preset", ["paper", "default"])
+    @pytest.mark.parametrize("preset", ["paper", "guarded"])
     @pytest.mark.parametrize("cap", [0, 1, 3, 5])
     def test_only_a_permitted_and_better_result_has_victims(self, cap: int, preset: str) -> None:
         """The old request outweighs five credits: preempted are all five or, capped, none."""
@@ -355,14 +355,14 @@ class TestCase17PreemptingTooMuchOrForNothing:
         assert decision.preempt == expected
         assert decision.admit == (["old"] if expected else [])
 
-    @pytest.mark.parametrize("preset", ["paper", "default"])
+    @pytest.mark.parametrize("preset", ["paper", "guarded"])
     @pytest.mark.parametrize("cap", [0, 1, 3, 5])
     def test_no_victims_for_what_is_worth_less(self, cap: int, preset: str) -> None:
         config = case_config(1000, preset=preset, action_cap=cap, age_scale_s=1000.0)
         decision = self.check(config, self.scheduler(config), 100.0)
         assert (decision.preempt, decision.admit, decision.resident) == ([], [], ["A"])
 
-    @pytest.mark.parametrize("preset", ["paper", "default"])
+    @pytest.mark.parametrize("preset", ["paper", "guarded"])
     @pytest.mark.parametrize("cap", [0, 1, 3, 5])
     def test_no_victims_for_what_can_never_fit(self, cap: int, preset: str) -> None:
         config = case_config(1000, preset=preset, action_cap=cap, age_scale_s=1.0)

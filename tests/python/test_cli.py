@@ -91,9 +91,9 @@ class TestDecide:
         state["requests"][1].update(running=True, generated_tokens=100, credit=0.0)
         answers = {
             preset: json.loads(run("decide", "-", "--preset", preset, text=lines(state)).stdout)
-            for preset in ("paper", "default")
+            for preset in ("paper", "guarded")
         }
-        for preset, weight in (("paper", 1.0), ("default", 3.0)):
+        for preset, weight in (("paper", 1.0), ("guarded", 3.0)):
             config = topas.Config.from_dict(state["config"], preset=preset)
             assert config.redo_weight == weight
             decision = topas.decide(topas.Snapshot.from_dict(state), config)
@@ -111,7 +111,8 @@ class TestDecide:
     def test_exact_refuses_what_cannot_be_enumerated(self) -> None:
         state = json.loads(json.dumps(SNAPSHOT))
         state["profiles"][0]["totals_s"] = [1.0 + n for n in range(1100)]
-        message = refused(run("decide", "-", "--exact", text=lines(SNAPSHOT, state)))
+        text = lines(SNAPSHOT, state)
+        message = refused(run("decide", "-", "--preset", "paper", "--exact", text=text))
         assert "-:2: " in message
         assert "joint outcomes" in message
 

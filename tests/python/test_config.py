@@ -86,7 +86,7 @@ MORE_BAD: dict[str, tuple[Any, ...]] = {
     "urgency": (-1e-9, "1"),
     "admit_order": ("", "Arrival", "fcfs", b"arrival"),
     "preempt_limit": (-1e-9, "1"),
-    "overtake_limit": (-1e-9, 0.5, "1"),
+    "overtake_limit": (-1e-9, "1"),
 }
 
 
@@ -266,16 +266,42 @@ def test_default_values_are_those_of_the_preset_default() -> None:
     assert {name: getattr(Config(**REQUIRED), name) for name in PRESETS["default"]} == {
         "count_running": True,
         "age_credit": True,
-        "redo_weight": 3.0,
+        "redo_weight": 6.0,
+        "reuse_weight": 0.0,
+        "move_weight": 0.0,
+        "gain_model": "service",
+        "urgency": 0.25,
+        "admit_order": "arrival",
+        "preempt_limit": 1.0,
+        "overtake_limit": 2.0,
     }
 
 
 def test_preset_paper_is_the_published_score() -> None:
     paper = Config.preset("paper", **REQUIRED)
     assert (paper.count_running, paper.age_credit, paper.redo_weight) == (False, False, 1.0)
-    rest = [name for name in NAMES if name not in PRESETS["paper"]]
-    default = Config(**REQUIRED)
-    assert all(getattr(paper, name) == getattr(default, name) for name in rest)
+    assert (paper.reuse_weight, paper.move_weight, paper.age_weight) == (1.0, 1.0, 1.0)
+    assert (paper.gain_model, paper.admit_order) == ("path", "density")
+    assert (paper.urgency, paper.preempt_limit, paper.overtake_limit) == (0.0, 0.0, 0.0)
+
+
+def test_preset_guarded_is_the_papers_with_three_options() -> None:
+    paper, guarded = (Config.preset(name, **REQUIRED) for name in ("paper", "guarded"))
+    changed = {"count_running": True, "age_credit": True, "redo_weight": 3.0}
+    assert guarded == paper.replace(**changed)
+
+
+def test_a_limit_on_overtaking_needs_an_order_of_arrival() -> None:
+    with pytest.raises(ConfigError, match=r"^overtake_limit: "):
+        Config(**REQUIRED, admit_order="density")
+    Config(**REQUIRED, admit_order="density", overtake_limit=0.0)
+
+
+def test_presets_set_the_same_fields() -> None:
+    assert len({frozenset(fields) for fields in PRESETS.values()}) == 1
+    rest = set(NAMES) - set(PRESETS["paper"])
+    made = [Config.preset(name, **REQUIRED).to_dict() for name in PRESETS]
+    assert all(fields[name] == made[0][name] for fields in made for name in rest)
 
 
 def test_fields_win_over_the_preset() -> None:
@@ -286,9 +312,9 @@ def test_fields_win_over_the_preset() -> None:
 
 @pytest.mark.parametrize("name", ["", "Paper", None, 0, "guard"])
 def test_unknown_preset_is_named(name: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^preset: unknown .*default, paper"):
+    with pytest.raises(ConfigError, match=r"^preset: unknown .*default, guarded, paper"):
         Config.preset(name, **REQUIRED)
-    with pytest.raises(ConfigError, match=r"^preset: unknown .*default, paper"):
+    with pytest.raises(ConfigError, match=r"^preset: unknown .*default, guarded, paper"):
         Config.from_dict(REQUIRED, preset=name)
 
 
@@ -335,11 +361,11 @@ def varied() -> Config:
         move_model="once",
         move_weight=17.0,
         work_conserving=True,
-        gain_model="service",
+        gain_model="path",
         urgency=18.0,
-        admit_order="arrival",
+        admit_order="density",
         preempt_limit=19.0,
-        overtake_limit=20.0,
+        overtake_limit=0.0,
     )
 
 
@@ -364,7 +390,7 @@ def test_copies_are_equal(config: Config) -> None:
 def test_every_field_makes_a_difference() -> None:
     config = Config(**REQUIRED)
     for name, value in varied().to_dict().items():
-        needed = {"admit_order": "arrival"} if name == "overtake_limit" else {}
+        needed = {"overtake_limit": 0.0} if name == "admit_order" else {}
         other = config.replace(**{**needed, name: value})
         assert other != config
         assert getattr(other, name) == value

@@ -35,7 +35,7 @@ def kind_of(fields: Json) -> list[str]:
     kinds += [f"gains by {config['gain_model']}", f"admitted by {config['admit_order']}"]
     kinds += ["urgent"] * (config["urgency"] > 0) + ["firm"] * (config["preempt_limit"] > 0)
     kinds += ["overtaking limited"] * (config["overtake_limit"] > 0)
-    kinds.append("paper" if not config["count_running"] else "default")
+    kinds.append("paper" if not config["count_running"] else "guarded")
     kinds.append("enumerated" if len(active) <= config["enumerate_max_agents"] else "greedy")
     kinds += ["capped"] * (config["action_cap"] > 0)
     kinds += ["limited"] * (config["max_running_requests"] > 0)
@@ -83,7 +83,7 @@ def test_core_decides_like_the_reference(chunk: int) -> None:
 def test_random_states_are_of_every_kind() -> None:
     census = sum((cached_census(chunk) for chunk in range(CHUNKS)), Counter[str]())
     common = [
-        *("paper", "default", "enumerated", "greedy", "capped", "limited", "empty prefix", "aged"),
+        *("paper", "guarded", "enumerated", "greedy", "capped", "limited", "empty prefix", "aged"),
         *("redo by decode", "redo by prefill", "redo by kept", "several requests a stage"),
         *("move by tasks", "move by once", "work conserving"),
         *("gains by path", "gains by service", "admitted by density", "admitted by arrival"),
@@ -101,7 +101,7 @@ def test_core_decides_like_the_reference_on_drawn_states(fields: Json) -> None:
     assert disagreement(fields) == []
 
 
-@pytest.mark.parametrize("guard", PRESETS, ids=["paper", "default"])
+@pytest.mark.parametrize("guard", PRESETS, ids=["paper", "guarded"])
 @pytest.mark.parametrize("most", [0, 20], ids=["greedy", "enumerated"])
 def test_both_searches_under_both_presets(guard: Json, most: int) -> None:
     compared = 0

@@ -136,7 +136,7 @@ def test_every_name_makes_a_policy_of_that_name() -> None:
         "swap_bytes_per_s": 100.0,
         "decode_s_per_token": 0.02,
     }
-    assert (*BASELINE_NAMES, "topas-paper", "topas", "topas-service") == POLICY_NAMES
+    assert (*BASELINE_NAMES, "topas-paper", "topas-guarded", "topas") == POLICY_NAMES
     assert set(BASELINE_NAMES) >= {
         "fcfs",
         "lpm",

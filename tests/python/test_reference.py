@@ -672,7 +672,7 @@ def test_enumeration_is_never_worse_than_the_bounded_search(case: Json) -> None:
         assert len(scores) < 2
 
 
-@pytest.mark.parametrize("preset", ["paper", "default"])
+@pytest.mark.parametrize("preset", ["paper", "guarded"])
 def test_a_preset_fills_only_what_is_absent(preset: str) -> None:
     case = singles(1)
     config = {k: v for k, v in case["config"].items() if k not in reference.PRESETS[preset]}

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from sim_scenarios import ROUND_COSTS, random_workload, singles
+from topas.config import PRESETS
 from topas.errors import ConfigError, StateError
 from topas.policies import POLICY_NAMES, Policy, make_policy
 from topas.sim import (
@@ -288,8 +289,7 @@ def test_options_of_topas_reach_the_core() -> None:
     workload = make_workload("metagpt-sop", tasks=40, rate=0.05, seed=1)
     default, _ = run_policy(workload, "topas")
     paper, _ = run_policy(workload, "topas-paper")
-    as_paper = {"count_running": False, "age_credit": False, "redo_weight": 1.0}
-    same, _ = run_policy(workload, "topas", config=as_paper)
+    same, _ = run_policy(workload, "topas", config=PRESETS["paper"])
     assert dataclasses.replace(same, policy="topas-paper") == paper
     assert default.jct_s != paper.jct_s
     with pytest.raises(ConfigError, match="reuse_weight"):

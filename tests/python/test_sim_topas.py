@@ -85,7 +85,7 @@ def _run(
     return policy
 
 
-@pytest.mark.parametrize("preset", ["paper", "default"])
+@pytest.mark.parametrize("preset", ["paper", "guarded"])
 @pytest.mark.parametrize("redo_model", ["decode", "prefill", "kept"])
 def test_engine_and_scheduler_hold_the_same_state(preset: str, redo_model: str) -> None:
     for seed in range(25):
@@ -95,7 +95,7 @@ def test_engine_and_scheduler_hold_the_same_state(preset: str, redo_model: str) 
         assert (usage.tasks, usage.waiting, usage.running, usage.credits) == (0, 0, 0, 0)
 
 
-@pytest.mark.parametrize("preset", ["paper", "default"])
+@pytest.mark.parametrize("preset", ["paper", "guarded"])
 @pytest.mark.parametrize("name", ["dag-10-wide", "metagpt-sop"])
 def test_both_doors_agree_on_the_states_of_a_run(preset: str, name: str) -> None:
     workload = make_workload(name, tasks=15, rate=0.03, seed=1)

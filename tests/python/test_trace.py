@@ -263,7 +263,7 @@ def test_the_real_trace_as_a_whole() -> None:
 
 @pytest.mark.skipif(not SHARED.exists(), reason="shared/data/coding_agents.jsonl is not here")
 @pytest.mark.parametrize(
-    "policy", ["fcfs", "lpm", "parrot", "las", "spf", "topas-paper", "topas", "topas-service"]
+    "policy", ["fcfs", "lpm", "parrot", "las", "spf", "topas-paper", "topas-guarded", "topas"]
 )
 def test_the_real_trace_runs_to_its_end(policy: str) -> None:
     workload = load_trace(SHARED, scale=TraceScale(max_rounds=4), rate=0.02, seed=1)

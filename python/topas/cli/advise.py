@@ -67,7 +67,7 @@ _HostCache = Annotated[
     ),
 ]
 _Preset = Annotated[
-    str | None, _option(f"Only this preset: {', '.join(PRESET_POLICIES)}. (default and paper)")
+    str | None, _option(f"Only this preset: {', '.join(PRESET_POLICIES)}. (all of them)")
 ]
 _Set = Annotated[list[str] | None, _option("Field of all settings, FIELD=VALUE.", "--set")]
 _Loads = Annotated[str, _option("Factors on the load, with commas, 1 among them.")]

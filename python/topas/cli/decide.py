@@ -18,7 +18,7 @@ __all__ = ["decide"]
 def decide(
     file: Annotated[Path, typer.Argument(help="Snapshots, one JSON object a line; - is stdin.")],
     preset: Annotated[
-        str, typer.Option(help="paper: the published score; default: with its guard.")
+        str, typer.Option(help="What a config leaves out: paper, guarded or default.")
     ] = "default",
     samples: Annotated[
         int | None, typer.Option(help="Sample every expectation with so many draws.")

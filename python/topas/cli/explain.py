@@ -122,7 +122,7 @@ def explain(
     file: Annotated[Path, typer.Argument(help="Snapshots, one JSON object a line; - is stdin.")],
     line: Annotated[int, typer.Option(help="Which line of the file.")] = 1,
     preset: Annotated[
-        str, typer.Option(help="paper: the published score; default: with its guard.")
+        str, typer.Option(help="What a config leaves out: paper, guarded or default.")
     ] = "default",
     top: Annotated[int, typer.Option(help="So many candidates.")] = 5,
     samples: Annotated[

@@ -112,7 +112,7 @@ def read_snapshots(
     ----------
     path : Path
         The file; ``-`` is standard input.
-    preset : {"paper", "default"}
+    preset : {"paper", "guarded", "default"}
         What the line's config builds on.
     expectation : Expectation or None
         Overrides how expectations are taken.

@@ -39,8 +39,8 @@ _KINDS: tuple[type[Policy], ...] = (
 _BASELINES: Mapping[str, type[Policy]] = {kind.name: kind for kind in _KINDS}
 _PRESETS: Mapping[str, str] = {
     "topas-paper": "paper",
+    "topas-guarded": "guarded",
     "topas": "default",
-    "topas-service": "service",
 }
 
 #: The policy of each preset of :class:`topas.Config`.

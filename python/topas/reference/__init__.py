@@ -32,7 +32,7 @@ def decide(
         ``requests``, ``resident``); other keys are ignored.
     config : Mapping or object, optional
         Configuration fields as keys or attributes; ``snapshot["config"]`` when not given.
-    preset : {"paper", "default"}, optional
+    preset : {"paper", "guarded", "default"}, optional
         Fills ``count_running``, ``age_credit`` and ``redo_weight`` where the configuration lacks
         them; without it they must be there.
 

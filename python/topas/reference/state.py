@@ -15,20 +15,33 @@ from typing import Any
 Id = int | str
 """An identifier given by the user; ``7`` and ``"7"`` are different ones."""
 
+_PAPER: dict[str, Any] = {
+    "count_running": False,
+    "age_credit": False,
+    "redo_weight": 1.0,
+    "reuse_weight": 1.0,
+    "move_weight": 1.0,
+    "gain_model": "path",
+    "urgency": 0.0,
+    "admit_order": "density",
+    "preempt_limit": 0.0,
+    "overtake_limit": 0.0,
+}
+
 PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {"count_running": False, "age_credit": False, "redo_weight": 1.0},
-    "default": {"count_running": True, "age_credit": True, "redo_weight": 3.0},
-    "service": {
+    "paper": _PAPER,
+    "guarded": {**_PAPER, "count_running": True, "age_credit": True, "redo_weight": 3.0},
+    "default": {
         "count_running": True,
         "age_credit": True,
+        "redo_weight": 6.0,
+        "reuse_weight": 0.0,
+        "move_weight": 0.0,
         "gain_model": "service",
         "urgency": 0.25,
         "admit_order": "arrival",
-        "redo_weight": 6.0,
         "preempt_limit": 1.0,
         "overtake_limit": 2.0,
-        "reuse_weight": 0.0,
-        "move_weight": 0.0,
     },
 }
 """What each preset sets."""
@@ -150,7 +163,7 @@ def read_settings(config: object, preset: str | None = None) -> Settings:
     ----------
     config : Mapping or object
         The fields of `Settings` as keys or as attributes.
-    preset : {"paper", "default", "service"}, optional
+    preset : {"paper", "guarded", "default"}, optional
         Fills the options that a preset sets where ``config`` lacks them.
 
     Raises

@@ -18,13 +18,14 @@ __all__ = ["Settings"]
 #: Over the presets, for an engine that computes prefixes and preempted requests again: a prefix is
 #: paid for once however many tasks wait for it, room is used, prefixes soon wanted are worth more
 #: than their transfer, and fewer preemptions are better (docs/policy.md).
+_ONCE: Mapping[str, Any] = {
+    "reuse_weight": 4.0,
+    "move_model": "once",
+    "work_conserving": True,
+}
 _IN_AN_ENGINE: Mapping[str, Mapping[str, Any]] = {
-    "default": {
-        "redo_weight": 10.0,
-        "reuse_weight": 4.0,
-        "move_model": "once",
-        "work_conserving": True,
-    },
+    "guarded": {**_ONCE, "redo_weight": 10.0},
+    "default": _ONCE,
     "paper": {},
 }
 
@@ -37,8 +38,8 @@ class Settings(BaseModel):
 
     Parameters
     ----------
-    preset : {"default", "paper"}
-        Which score (SPEC section 6).
+    preset : {"guarded", "default", "paper"}
+        Which score (docs/specification.md, sections 6 and 7); in this engine ``guarded`` does best.
     policy : mapping
         Fields of :class:`topas.Config` on top of the preset. Capacity and the limit on running
         requests are the engine's. The costs (``prefill_s_per_token``, ``decode_s_per_token``,
@@ -58,7 +59,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    preset: Literal["default", "paper"] = "default"
+    preset: Literal["guarded", "default", "paper"] = "guarded"
     policy: dict[str, Any] = Field(default_factory=dict)
     workflows: list[dict[str, Any]] = Field(default_factory=list)
     min_prefix_tokens: int = Field(default=64, ge=1)

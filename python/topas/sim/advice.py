@@ -43,12 +43,12 @@ _OWN_LOAD = 1.0
 
 # Settings that are tried besides the preset alone.
 _TRIED: tuple[Mapping[str, Any], ...] = (
-    {"redo_weight": 6.0},
+    {"redo_weight": 3.0},
     {"redo_weight": 10.0},
     {"redo_weight": 30.0},
     {"age_weight": 0.0},
-    {"work_conserving": True},
-    {"redo_weight": 10.0, "work_conserving": True},
+    {"overtake_limit": 0.0},
+    {"urgency": 0.5},
 )
 
 
@@ -59,7 +59,7 @@ class Setting:
     Parameters
     ----------
     preset : str
-        ``default`` or ``paper``.
+        One of :data:`topas.PRESETS`.
     config : mapping
         Fields of :class:`topas.Config`.
     """
@@ -84,8 +84,8 @@ def candidates(preset: str | None = None, config: Mapping[str, Any] | None = Non
 
     Parameters
     ----------
-    preset : {"paper", "default", "service"}, optional
-        Only this one; without it the default preset with its variations, and the paper's alone.
+    preset : {"paper", "guarded", "default"}, optional
+        Only this one; without it the default preset with its variations, and the others alone.
     config : mapping, optional
         Fields that all of them have; what would change these is not tried.
 
@@ -100,7 +100,10 @@ def candidates(preset: str | None = None, config: Mapping[str, Any] | None = Non
     fixed, own = dict(config or {}), preset or "default"
     tried = [fields for fields in _TRIED if not fields.keys() & fixed.keys()]
     found = [Setting(preset=own, config={**fixed, **fields}) for fields in ({}, *tried)]
-    return found if preset is not None else [*found, Setting(preset="paper", config=fixed)]
+    if preset is not None:
+        return found
+    others = (name for name in PRESET_POLICIES if name != own)
+    return [*found, *(Setting(preset=name, config=fixed) for name in others)]
 
 
 @dataclass(frozen=True, kw_only=True)

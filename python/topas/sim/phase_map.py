@@ -174,7 +174,7 @@ class MapStudy:
     ----------
     scale : MapScale
         How fine and how much.
-    policy : {"topas", "topas-paper", "topas-service"}
+    policy : {"topas", "topas-guarded", "topas-paper"}
         Which preset of topas.
     baselines : tuple of str
         What it is compared with, each without and with a host cache; without suffixes.
