@@ -1,4 +1,4 @@
-"""Run policies that are no part of topas, e.g. ``service_score:ServiceScore``.
+"""Run policies that are no part of topas, e.g. ``my_module:MyPolicy``.
 
 A prototype is a :class:`topas.policies.base.Policy` whose first argument is the mapping of
 :func:`topas.sim.profiles.config_fields`; its settings are keyword arguments.
