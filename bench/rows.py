@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from recording import EventLog, record
 from synthetic import Shape, record_synthetic
 
-PRESETS = ("paper", "guarded")
+PRESETS = ("paper", "guarded", "default")
 
 
 @dataclass(frozen=True, kw_only=True)

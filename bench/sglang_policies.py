@@ -23,6 +23,7 @@ from typing import Any
 
 import topas
 from figures import Figures, figures
+from rows import PRESETS
 
 AGENTS, CACHED, PREFIX, TAIL, OUTPUT, RUNNING = 8, 4, 1024, 64, 64, 8
 WAITING = (10, 100, 1000)
@@ -162,7 +163,7 @@ def compare(*, waiting: tuple[int, ...] = WAITING, rounds: int = 300) -> list[di
     for count in waiting:
         costs = time_sglang(count, rounds)
         costs = {f"SGLang {policy}": cost for policy, cost in costs.items()}
-        for preset in ("paper", "guarded"):
+        for preset in PRESETS:
             costs[f"topas {preset}"] = time_topas(count, rounds, preset)
         rows += [{"waiting": count, "policy": name, **cost} for name, cost in costs.items()]
     return rows

@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from recording import EventLog, record
+from rows import PRESETS
 from synthetic import Shape, record_synthetic
 
 STATES = Path(__file__).parent / "states"
@@ -33,9 +34,9 @@ def logs(preset: str) -> dict[str, EventLog]:
 
 
 def main() -> None:
-    """Write every log of both presets."""
+    """Write every log of each preset."""
     STATES.mkdir(exist_ok=True)
-    for preset in ("paper", "guarded"):
+    for preset in PRESETS:
         for name, log in logs(preset).items():
             path = STATES / f"{name}-{preset}.log"
             path.write_text(log.to_text(), encoding="ascii")

@@ -15,7 +15,7 @@ from figures import figures
 from recording import EventLog, record
 from replaying import check, replay
 
-PRESETS = ("paper", "guarded")
+PRESETS = ("paper", "guarded", "default")
 
 
 @cache

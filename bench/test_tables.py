@@ -10,7 +10,7 @@ import machine
 from figures import exponent, figures
 from growth import AXES
 from recording import record
-from rows import ROWS
+from rows import PRESETS, QUICK, ROWS
 from states import STATES, logs
 
 
@@ -21,14 +21,14 @@ def test_quick(tmp_path, capsys):
     printed = capsys.readouterr().out
     written = json.loads(out.read_text("utf-8"))
     assert {"processor", "compiler", "commit"} <= written["machine"].keys()
-    assert len(written["rows"]) == 4
+    assert len(written["rows"]) == len(QUICK) * len(PRESETS)
     for row in written["rows"]:
         assert row["referenced_states"] > 0
         assert 0 < row["p50"] <= row["p99"] <= row["max"]
         assert row["ratio"] > 1
         assert (row["core"] is not None) == machine.BENCH.exists()
         assert row["row"] in printed
-    assert [row["preset"] for row in written["growth"]] == ["paper", "guarded"]
+    assert [row["preset"] for row in written["growth"]] == list(PRESETS)
 
 
 def test_figures():
@@ -46,7 +46,7 @@ def test_cut_logs_are_kept():
     log = record("chain-3", rate=0.15, tasks=10, seed=1, preset="paper")
     assert log.first(3).decisions == 3
     assert log.to_text().startswith(log.first(3).to_text())
-    names = {f"{name}-{preset}" for preset in ("paper", "guarded") for name in logs(preset)}
+    names = {f"{name}-{preset}" for preset in PRESETS for name in logs(preset)}
     assert {path.stem for path in STATES.glob("*.log")} == names
 
 
