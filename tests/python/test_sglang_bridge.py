@@ -12,7 +12,6 @@ from topas.sglang import HeadTable
 from topas.sglang.agents import Agents
 from topas.sglang.bridge import Bridge
 from topas.sglang.clock import RankClock
-from topas.sglang.costs import CostMeter
 from topas.sglang.leaders import Leaders
 from topas.sglang.metrics import Counts
 from topas.sglang.roster import Entry
@@ -20,75 +19,6 @@ from topas.sglang.settings import Settings
 from topas.sglang.view import View
 
 HEAD = list(range(100, 132))
-
-
-class TestCosts:
-    def test_prompt_tokens_and_decode_steps_are_told_apart(self) -> None:
-        meter = CostMeter()
-        for seconds, tokens in ((0.5, 1000), (0.02, 0), (0.02, 0)):
-            meter.passed(seconds, tokens)
-        assert meter.prefill_s_per_token == pytest.approx(5e-4)
-        assert meter.decode_s_per_token == pytest.approx(0.02)
-        assert meter.request_s(100, 10) == pytest.approx(100 * 5e-4 + 10 * 0.02)
-
-    def test_passes_of_no_time_or_of_minutes_count_for_nothing(self) -> None:
-        meter = CostMeter()
-        before = (meter.prefill_s_per_token, meter.decode_s_per_token)
-        for seconds in (0.0, -1.0, 61.0, float("nan")):
-            meter.passed(seconds, 0)
-            meter.passed(seconds, 10)
-        assert (meter.prefill_s_per_token, meter.decode_s_per_token) == before
-
-    def test_what_is_new_weighs_a_twentieth(self) -> None:
-        meter = CostMeter()
-        meter.passed(0.02, 0)
-        meter.passed(0.04, 0)
-        assert meter.decode_s_per_token == pytest.approx(0.95 * 0.02 + 0.05 * 0.04)
-
-    @pytest.mark.parametrize("delay", [0, 1])
-    def test_a_batch_is_paid_for_by_the_pass_that_waited_for_it(self, delay: int) -> None:
-        meter = CostMeter(delay=delay)
-        launches = [(0.0, 500), (1.0, 0), (1.1, 0), (1.2, None), (9.0, None), (9.1, None)]
-        if delay:  # the result of a launch is in a pass later
-            launches = [(0.0, 500), (0.1, 0), (1.1, 0), (1.2, None), (1.3, None), (9.1, None)]
-        for now, tokens in launches:
-            meter.tick(now)
-            if tokens is not None:
-                meter.launched(tokens, running=1)
-        assert meter.prefill_s_per_token == pytest.approx(1.0 / 500)
-        assert meter.decode_s_per_token == pytest.approx(0.1)
-
-    def test_only_changes_that_matter_are_told(self) -> None:
-        meter = CostMeter()
-        meter.passed(0.02, 0)
-        told = meter.config_fields()
-        assert told["decode_s_per_token"] == pytest.approx(0.02)
-        assert not meter.has_changed
-        meter.passed(0.03, 0)
-        assert not meter.has_changed, "a few per cent"
-        for _ in range(20):
-            meter.passed(0.04, 0)
-        assert meter.has_changed
-        meter.config_fields()
-        assert not meter.has_changed
-
-    def test_a_prefix_is_charged_with_all_that_wait_while_it_is_computed(self) -> None:
-        meter, plain = CostMeter(), CostMeter(stalls=False)
-        for each in (meter, plain):
-            each.passed(1.0, 1000)
-            for _ in range(3):
-                each.launched(0, running=8)
-        assert plain.config_fields()["swap_bytes_per_s"] == pytest.approx(1000)
-        assert "move_weight" not in plain.config_fields()
-        assert meter.config_fields()["swap_bytes_per_s"] == pytest.approx(1000)
-        assert meter.config_fields()["move_weight"] == pytest.approx(8)
-        for _ in range(100):
-            meter.launched(0, running=0)
-        assert meter.has_changed
-        assert meter.config_fields()["move_weight"] == 1.0, "it is paid for in any case"
-
-    def test_the_fields_are_legal_from_the_start(self) -> None:
-        topas.Config.from_dict({"kv_capacity_tokens": 1, **CostMeter().config_fields()})
 
 
 class TestHeads:

@@ -32,7 +32,7 @@ from topas.sim.workload import Round, Task, Workload
 
 __all__ = ["PluginPolicy", "SglangLpm", "SglangMemory", "simulate_run"]
 
-_USUAL_PREFILL = 256  # tokens; spreads the fixed part of a prefill, which the meter does not know
+_PREFILLS = (64, 448) * 3  # tokens, usual ones; enough for the meter to tell both parts
 
 
 class SglangMemory(LruMemory):
@@ -146,8 +146,9 @@ class PluginPolicy(TopasPolicy):
         self._limits = (fields["kv_capacity_tokens"], fields["max_running_requests"])
         self._settings = settings or Settings()
         self._meter = CostMeter(stalls=self._settings.moves_once)
-        self._meter.passed(costs.prefill_s(_USUAL_PREFILL), _USUAL_PREFILL)
-        self._meter.passed(fields["decode_s_per_token"], 0)
+        for tokens in _PREFILLS:
+            self._meter.passed(costs.prefill_s(tokens), tokens)
+            self._meter.passed(fields["decode_s_per_token"], 0)
         super().__init__(self._present())
         self._hints = hints
         self._tokens: dict[str, int] = {}

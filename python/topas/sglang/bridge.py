@@ -63,7 +63,7 @@ class Bridge:
         self.on_decision: Callable[[topas.Decision], None] | None = None
         self._settings = settings
         self._clock = clock
-        self._costs = CostMeter(delay=int(self.view.overlap), stalls=settings.moves_once)
+        self._costs = CostMeter(view.delay, stalls=settings.moves_once, tell=counts.set_profile)
         self._heads = HeadTable(settings.min_prefix_tokens, self.view.page_size)
         self._unmanaged: list[Any] = []  # waiting, to be answered without asking the core
         self._due = False  # something has happened since the last decision

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Counts", "Prometheus"]
+    from topas.sglang.costs import Profile
+
+__all__ = ["Copies", "Counts", "Prometheus"]
+
+logger = logging.getLogger(__name__)
 
 _MOST_WORKFLOWS = 100  # that have a label of their own
 _OTHERS = "(other)"
@@ -17,6 +23,67 @@ _ALONE = "(none)"  # requests without a workflow
 
 _DECISION_S = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 1e-1)
 _TASK_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500)
+
+_LOGGED_CHANGE = 1.5  # smaller changes of the profile are not worth a line
+_LOGGED_EVERY_S = 60.0
+
+#: Gauges of the profile: the name in Prometheus, and the field.
+_PROFILE = {
+    "prefill_fixed_seconds": "prefill_fixed_s",
+    "prefill_token_seconds": "prefill_s_per_token",
+    "decode_token_seconds": "decode_s_per_token",
+    "swap_bytes_per_second": "swap_bytes_per_s",
+    "task_scale_seconds": "task_s",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copies:
+    """Copies of prefixes so far, and how things stand with them; the totals of the store go in as
+    they are (``vars(store.counts())``).
+
+    Parameters
+    ----------
+    saves, loads, save_bytes, load_bytes : int
+        Copies to and from the host that ended well, and their bytes of KV.
+    save_s, load_s : float
+        Their seconds.
+    failures, cancellations, host_evictions : int
+        Copies that failed or were cancelled; host copies given up for others.
+    pins_dropped : int
+        Pins of prefixes that gave way because SGLang needed the room.
+    pinned_prefixes, pinned_tokens, loads_in_flight : int
+        Now: prefixes that stay on the device by a pin, their tokens, loads under way.
+    """
+
+    saves: int = 0
+    loads: int = 0
+    save_bytes: int = 0
+    load_bytes: int = 0
+    save_s: float = 0.0
+    load_s: float = 0.0
+    failures: int = 0
+    cancellations: int = 0
+    host_evictions: int = 0
+    pins_dropped: int = 0
+    pinned_prefixes: int = 0
+    pinned_tokens: int = 0
+    loads_in_flight: int = 0
+
+
+#: Counters of copies: the name in Prometheus and its direction, if it has one.
+_COPY_COUNTERS = {
+    "saves": ("copies", "save"),
+    "loads": ("copies", "load"),
+    "save_bytes": ("copy_bytes", "save"),
+    "load_bytes": ("copy_bytes", "load"),
+    "save_s": ("copy_seconds", "save"),
+    "load_s": ("copy_seconds", "load"),
+    "failures": ("copy_failures", None),
+    "cancellations": ("copy_cancellations", None),
+    "host_evictions": ("host_evictions", None),
+    "pins_dropped": ("pins_dropped", None),
+}
 
 
 @dataclass
@@ -36,6 +103,10 @@ class Counts:
         Passes left to SGLang's own policy, by reason; malformed hints, by kind.
     gauges : dict
         ``held``, ``running``, ``tasks_live``, ``resident_prefixes``, ``resident_tokens`` now.
+    profile : Profile or None
+        The costs that the core goes by; ``None`` before it has any.
+    copies : Copies
+        Of prefixes.
     """
 
     passes: int = 0
@@ -49,6 +120,9 @@ class Counts:
     fallbacks: Counter[str] = field(default_factory=Counter)
     hint_errors: Counter[str] = field(default_factory=Counter)
     gauges: dict[str, int] = field(default_factory=dict)
+    profile: Profile | None = None
+    copies: Copies = field(default_factory=Copies)
+    _logged: tuple[float, Profile] | None = field(default=None, init=False, repr=False)
 
     def decided(self, seconds: float, admitted: int, preempted: int) -> None:
         """A decision was taken."""
@@ -80,6 +154,23 @@ class Counts:
     def set_gauges(self, **values: int) -> None:
         """How things stand."""
         self.gauges = values
+
+    def set_profile(self, profile: Profile) -> None:
+        """The core goes by these costs. The log has the first full ones, and large changes."""
+        self.profile = profile
+        if not profile.is_full:
+            return
+        now = time.monotonic()
+        if self._logged is not None:
+            logged_s, logged = self._logged
+            if now - logged_s < _LOGGED_EVERY_S or not _differ(logged, profile):
+                return
+        self._logged = now, profile
+        logger.info("profile: %s", _text(profile))
+
+    def set_copies(self, copies: Copies) -> None:
+        """So far there were these copies; totals never go down."""
+        self.copies = copies
 
 
 class Prometheus(Counts):
@@ -153,6 +244,52 @@ class Prometheus(Counts):
         for name, value in values.items():
             self._of(name).set(value)
 
+    def set_profile(self, profile: Profile) -> None:
+        """The core goes by these costs."""
+        super().set_profile(profile)
+        for name, of in _PROFILE.items():
+            if (value := getattr(profile, of)) is not None:
+                self._of(name).set(value)
+
+    def set_copies(self, copies: Copies) -> None:
+        """So far there were these copies."""
+        before = self.copies
+        super().set_copies(copies)
+        for entry in fields(Copies):
+            value = getattr(copies, entry.name)
+            if entry.name not in _COPY_COUNTERS:
+                self._of(entry.name).set(value)
+                continue
+            name, direction = _COPY_COUNTERS[entry.name]
+            labels = {} if direction is None else {"direction": direction}
+            self._of(name, **labels).inc(max(value - getattr(before, entry.name), 0))
+
+
+def _differ(logged: Profile, now: Profile) -> bool:
+    """Whether a cost is well above or below what the log says, or was not there before.
+
+    The fixed part alone is none of them: beside the rest it may be next to nothing.
+    """
+    for of in _PROFILE.values():
+        old, new = getattr(logged, of), getattr(now, of)
+        if of == "prefill_fixed_s" or new is None:
+            continue
+        if old is None or not 1.0 / _LOGGED_CHANGE <= new / old <= _LOGGED_CHANGE:
+            return True
+    return False
+
+
+def _text(profile: Profile) -> str:
+    """A profile in the units that people use."""
+    swap, task = profile.swap_bytes_per_s, profile.task_s
+    return (
+        f"prefill {1e3 * profile.prefill_fixed_s:.3g} ms + "
+        f"{1e6 * profile.prefill_s_per_token:.3g} us/token, "
+        f"decode {1e3 * profile.decode_s_per_token:.3g} ms/token, "
+        + ("no copies" if swap is None else f"swap {1e-9 * swap:.3g} GB/s")
+        + ("" if task is None else f", tasks {task:.3g} s")
+    )
+
 
 def _collectors(labels: tuple[str, ...]) -> dict[str, Any]:
     """Everything that is exported, by the name used here."""
@@ -163,6 +300,9 @@ def _collectors(labels: tuple[str, ...]) -> dict[str, Any]:
 
     def gauge(name: str, text: str) -> Any:  # of all replicas together
         return client.Gauge(f"topas:{name}", text, list(labels), multiprocess_mode="sum")
+
+    def cost(name: str, text: str) -> Any:  # of one replica
+        return client.Gauge(f"topas:{name}", text, list(labels), multiprocess_mode="mostrecent")
 
     def histogram(name: str, text: str, buckets: tuple[float, ...], *more: str) -> Any:
         return client.Histogram(f"topas:{name}", text, [*labels, *more], buckets=buckets)
@@ -183,4 +323,19 @@ def _collectors(labels: tuple[str, ...]) -> dict[str, Any]:
         "tasks_live": gauge("live_tasks", "Live tasks of workflows."),
         "resident_prefixes": gauge("resident_prefixes", "Static prefixes that are in use."),
         "resident_tokens": gauge("resident_prefix_tokens", "Their tokens."),
+        "prefill_fixed_seconds": cost("prefill_fixed_seconds", "What any prefill pass takes."),
+        "prefill_token_seconds": cost("prefill_token_seconds", "What a prompt token adds."),
+        "decode_token_seconds": cost("decode_token_seconds", "A decode step."),
+        "swap_bytes_per_second": cost("swap_bytes_per_second", "Bandwidth of loads from host."),
+        "task_scale_seconds": cost("task_scale_seconds", "Completion time of tasks, the scale."),
+        "copies": counter("prefix_copies", "Copies of prefixes.", "direction"),
+        "copy_bytes": counter("prefix_copy_bytes", "Bytes of KV copied.", "direction"),
+        "copy_seconds": counter("prefix_copy_seconds", "Seconds of copies.", "direction"),
+        "copy_failures": counter("prefix_copy_failures", "Copies of prefixes that failed."),
+        "copy_cancellations": counter("prefix_copy_cancellations", "Copies that were cancelled."),
+        "host_evictions": counter("host_evictions", "Host copies given up for others."),
+        "pins_dropped": counter("pins_dropped", "Pins that gave way to SGLang's need of room."),
+        "pinned_prefixes": gauge("pinned_prefixes", "Prefixes that stay by a pin."),
+        "pinned_tokens": gauge("pinned_prefix_tokens", "Their tokens."),
+        "loads_in_flight": gauge("prefix_loads_in_flight", "Loads from host under way."),
     }

@@ -101,7 +101,8 @@ class View:
         pages = int(scheduler.max_total_num_tokens) // self.page_size
         self.capacity_tokens = pages * self.page_size
         self.max_running_requests = int(scheduler.max_running_requests)
-        self.overlap = bool(scheduler.enable_overlap)
+        cpu = str(getattr(scheduler, "device", None)) == "cpu"  # a launch returns with its results
+        self.delay = int(bool(scheduler.enable_overlap) and not cpu)  # of results, in passes
         self._release_extra: tuple[Any, ...] | None = None
         self._key_has_salt: bool | None = None
         self._queue: list[Any] | None = None  # all of it, while SGLang sees only some
@@ -150,10 +151,11 @@ class View:
         return self.scheduler.chunked_req
 
     @staticmethod
-    def load(batch: Any | None, running_batch: Any) -> tuple[int, int]:
-        """Prompt tokens that a new batch computes (0 for none), and how many requests run."""
-        tokens = int(getattr(batch, "extend_num_tokens", None) or 0)
-        return tokens, len(running_batch.reqs) + (len(batch.reqs) if batch else 0)
+    def load(batch: Any | None, running_batch: Any) -> tuple[int, int, int]:
+        """Prompt tokens of a new batch (0 for none), requests that run, those it decodes beside."""
+        decoding = len(getattr(batch, "decoding_reqs", None) or ())  # a mixed batch
+        tokens = int(getattr(batch, "extend_num_tokens", None) or 0) - decoding
+        return tokens, len(running_batch.reqs) + (len(batch.reqs) if batch else 0), decoding
 
     def is_empty(self, running_batch: Any) -> bool:
         """Whether nothing waits and nothing runs."""
