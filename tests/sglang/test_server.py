@@ -316,6 +316,10 @@ METRICS = {
     "live_tasks": {"model_name"},
     "resident_prefixes": {"model_name"},
     "resident_prefix_tokens": {"model_name"},
+    "prefill_fixed_seconds": {"model_name"},
+    "prefill_token_seconds": {"model_name"},
+    "decode_token_seconds": {"model_name"},
+    "task_scale_seconds": {"model_name"},
 }
 
 
@@ -329,6 +333,27 @@ def test_every_metric_is_there_without_ids_of_workflows(server: Server) -> None:
     done = sum(found["topas:task_seconds_count"].values())
     assert value(server, "admissions_total") >= done >= 60
     assert value(server, "bridge_seconds_total") > value(server, "decision_seconds_sum") > 0
+
+
+def test_the_profile_at_the_endpoint_is_about_what_a_client_sees(server: Server) -> None:
+    until(lambda: bool(server.lines("profile: prefill")))
+    (line,) = server.lines("profile: prefill")[:1]
+    assert "us/token, decode" in line
+    assert "no copies" in line
+    prompt, new = tokens(99, 600), 60
+    took = {}
+    for count in (1, new):
+        begin = time.monotonic()
+        complete(server, Asked("p", tokens(count, 10) + prompt, count))
+        took[count] = time.monotonic() - begin
+    prefill_s = value(server, "prefill_fixed_seconds") + 600 * value(
+        server, "prefill_token_seconds"
+    )
+    # a client waits for the other processes too, and the usual step has several requests in it
+    assert prefill_s / 10 < took[1] < 20 * prefill_s + 0.5
+    step_s = (took[new] - took[1]) / (new - 1)
+    assert 0.05 < value(server, "decode_token_seconds") / step_s < 20
+    assert value(server, "task_scale_seconds") > 0
 
 
 def test_the_names_of_workflows_are_bounded_as_labels() -> None:
