@@ -26,6 +26,7 @@ from topas.enginebench import (
     launch,
     simulate_run,
 )
+from topas.enginebench.learned import learned_costs, learned_lines
 from topas.enginebench.model import BENCH, config, vocabulary
 from topas.enginebench.results import RequestRecord
 from topas.enginebench.simulated import SglangLpm, SglangMemory
@@ -457,6 +458,44 @@ def test_costs_are_recovered_from_requests_that_ran_beside_each_other() -> None:
 def test_requests_without_times_are_not_fitted() -> None:
     with pytest.raises(StateError, match="0 requests have the engine's times, 8 are needed"):
         fit_costs([run().requests], 4096)
+
+
+LEARNED = {
+    "prefill_fixed_seconds": COSTS.prefill_fixed_s,
+    "prefill_token_seconds": COSTS.prefill_s_per_token,
+    "decode_token_seconds": 0.02,
+}
+
+
+def test_what_topas_has_learned_stands_beside_what_its_requests_took() -> None:
+    records = recorded(COSTS)
+    report = Report({}, ["fcfs", "topas"])
+    report.runs = [run(), run("topas", requests=records, learned=LEARNED)]
+    (learned,) = learned_costs(report, 4096)
+    assert learned["profile"] == LEARNED
+    batch, step = learned["prefill_batch"], learned["decode_step"]
+    computed = sum(one.computed_tokens for one in records)
+    assert 0 < batch["tokens"] < computed
+    assert batch["learned_s"] == COSTS.prefill_s(batch["tokens"])
+    assert batch["difference_percent"] == pytest.approx(0.0, abs=2.0)
+    lengths = [one.prompt_tokens + one.output_tokens for one in records]
+    least_s = COSTS.decode_fixed_s + COSTS.decode_s_per_context_token * min(lengths) / 2
+    assert (
+        least_s
+        < step["measured_s"]
+        < COSTS.decode_fixed_s + (COSTS.decode_s_per_context_token * 8 * max(lengths))
+    )
+    assert step["difference_percent"] == pytest.approx(100 * (0.02 / step["measured_s"] - 1))
+    (line,) = learned_lines([learned])
+    assert f"a prefill of {batch['tokens']:.0f} tokens" in line
+    assert "decode step 20.00 ms" in line
+
+
+def test_a_short_run_has_costs_but_nothing_to_set_beside_them() -> None:
+    report = Report({}, ["topas"], [run("topas", learned=LEARNED), run("topas")])
+    learned = learned_costs(report, 4096)
+    assert learned == [{"profile": LEARNED}]
+    assert "requests' times" not in learned_lines(learned)[0]
 
 
 # ---- the run once more in the simulator

@@ -324,7 +324,7 @@ class TestCopies:
 
     @pytest.mark.parametrize("bytes_", [0.0, -1.0, math.nan])
     def test_a_token_has_bytes(self, bytes_: float) -> None:
-        with pytest.raises(topas.ArgumentError, match="kv_bytes_per_token: .* got"):
+        with pytest.raises(topas.ArgumentError, match=r"kv_bytes_per_token: .* got"):
             CostMeter().copy_prefixes(bytes_, lambda: None)
 
 

@@ -48,5 +48,11 @@ def test_a_small_run_of_fcfs_and_topas(tmp_path: Path, monkeypatch: pytest.Monke
     calibration = fields["calibration"]
     assert calibration["fit"]["requests"] >= 20
     assert calibration["fit"]["costs"]["prefill_s_per_token"] > 0.0
+    (learned,) = calibration["learned"]
+    assert "costs learned by topas: prefill" in result.output
+    assert learned["profile"] == fields["runs"][1]["learned"]
+    for what in ("prefill_batch", "decode_step"):  # one run on a machine that may be busy
+        assert 0.2 < learned[what]["learned_s"] / learned[what]["measured_s"] < 5.0
+    assert fields["runs"][0]["learned"] == {}
     for row in calibration["comparison"].values():
         assert abs(row["mean JCT"]["error_percent"]) < 100.0

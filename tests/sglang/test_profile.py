@@ -1,4 +1,4 @@
-"""What the plugin learns of the engine's costs, beside what the test measures or makes up itself."""
+"""What the plugin learns of the engine's costs, beside what a test measures or makes up."""
 
 from __future__ import annotations
 
@@ -182,7 +182,11 @@ def test_the_core_is_configured_with_what_is_learned(
     bridge = bridge_of(engine)
     told: list[Any] = []
     reconfigure = bridge.core.reconfigure
-    seen: Callable[[Any], None] = lambda config: (told.append(config), reconfigure(config))[1]
+
+    def seen(config: Any) -> None:
+        told.append(config)
+        reconfigure(config)
+
     monkeypatch.setattr(bridge, "core", _Spied(bridge.core, seen))
     submit_alone(engine)
     engine.run()

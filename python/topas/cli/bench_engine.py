@@ -19,6 +19,7 @@ from rich.console import Console
 
 from topas.enginebench.calibration import Fit, fit_costs
 from topas.enginebench.launch import POLICIES, EnginePlan, check_engine, run_engine
+from topas.enginebench.learned import learned_costs, learned_lines
 from topas.enginebench.model import BENCH, vocabulary, write_model
 from topas.enginebench.results import Report
 from topas.enginebench.simulated import simulate_run
@@ -224,7 +225,15 @@ def _calibrate(
     comparison = against_simulator(report.medians(), simulated)
     console.print(calibration_table(comparison))
     console.print(_fit_line(fit, report.policies[0]), markup=False, highlight=False)
-    return {"fitted_to": report.policies[0], "fit": fit.to_dict(), "comparison": comparison}
+    learned = learned_costs(report, plan.pool)
+    for line in learned_lines(learned):
+        console.print(line, markup=False, highlight=False)
+    return {
+        "fitted_to": report.policies[0],
+        "fit": fit.to_dict(),
+        "comparison": comparison,
+        "learned": learned,
+    }
 
 
 def _fit_line(fit: Fit, policy: str) -> str:

@@ -38,6 +38,8 @@ class Fit:
         Prefill batches and requests it was fitted to.
     prefill_error, decode_error : float
         Root mean square of what is left, over the mean duration.
+    batch_tokens, batch_s, step_s : float
+        Means: tokens that a prefill batch computes, its duration, and that of a decode step.
     """
 
     costs: EngineCosts
@@ -45,6 +47,9 @@ class Fit:
     requests: int
     prefill_error: float
     decode_error: float
+    batch_tokens: float
+    batch_s: float
+    step_s: float
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -124,6 +129,9 @@ def fit_costs(runs: Sequence[Sequence[RequestRecord]], kv_capacity: int) -> Fit:
         requests=len(decode),
         prefill_error=batch.error,
         decode_error=step.error,
+        batch_tokens=sum(tokens for _, tokens, _ in prefill) / len(prefill),
+        batch_s=sum(seconds for _, _, seconds in prefill) / len(prefill),
+        step_s=sum(seconds for _, _, seconds in decode) / sum(steps for steps, _, _ in decode),
     )
 
 

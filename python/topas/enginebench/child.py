@@ -27,6 +27,13 @@ __all__ = ["main"]
 _WARM_UP = 3
 _LOOK_S, _MOST_LOOKS = 0.25, 20
 _COUNTED = ("topas:", "sglang:realtime_tokens", "sglang:num_retracted", "sglang:forward_execution")
+_LEARNED = (
+    "prefill_fixed_seconds",
+    "prefill_token_seconds",
+    "decode_token_seconds",
+    "swap_bytes_per_second",
+    "task_scale_seconds",
+)
 
 
 class _Drive:
@@ -131,15 +138,30 @@ class _Drive:
         return None if meta.get(name) is None else meta[name] - self._zero_s
 
 
-def _counted() -> Counter[str]:
-    """What the engine's processes have counted so far, summed over labels (but modes)."""
+def _families() -> list[Any]:
+    """All that the engine's processes export now."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.multiprocess import MultiProcessCollector
 
     registry = CollectorRegistry()
     MultiProcessCollector(registry, path=os.environ["PROMETHEUS_MULTIPROC_DIR"])
+    return list(registry.collect())
+
+
+def _learned() -> dict[str, float]:
+    """The costs that topas goes by at the end, by the names of its gauges without the prefix."""
+    return {
+        name: sample.value
+        for family in _families()
+        if (name := family.name.removeprefix("topas:")) in _LEARNED
+        for sample in family.samples
+    }
+
+
+def _counted() -> Counter[str]:
+    """What the engine's processes have counted so far, summed over labels (but modes)."""
     totals: Counter[str] = Counter()
-    for family in registry.collect():
+    for family in _families():
         if family.type not in ("counter", "histogram") or not family.name.startswith(_COUNTED):
             continue
         for sample in family.samples:
@@ -186,7 +208,7 @@ def main(spec_path: str, result_path: str) -> None:
         before, cpu_s = _counted(), _cpu_s()
         loop.run_until_complete(drive.run())
         cpu_s = _cpu_s() - cpu_s
-        after = _settled()
+        after, learned = _settled(), _learned()
     finally:
         engine.shutdown()
     result = {
@@ -196,6 +218,7 @@ def main(spec_path: str, result_path: str) -> None:
         "arrivals": [drive.arrivals[task] for task in range(bench.settings.tasks)],
         "requests": drive.requests,
         "counters": {name: value - before[name] for name, value in sorted(after.items())},
+        "learned": learned,
         "versions": {
             "topas": version("topas"),
             "sglang": str(sglang.__version__),

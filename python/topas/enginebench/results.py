@@ -77,6 +77,8 @@ class EngineRun:
         What the engine's Prometheus endpoint counted during the run, summed over labels.
     versions : mapping
         Of the software.
+    learned : mapping
+        The costs that topas went by at the end, by the names of its gauges; empty without topas.
     """
 
     policy: str
@@ -86,6 +88,7 @@ class EngineRun:
     requests: Sequence[RequestRecord]
     counters: Mapping[str, float] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    learned: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> EngineRun:
@@ -277,6 +280,7 @@ class Report:
                     "figures": asdict(run.figures()),
                     "jct_s": run.jct_s,
                     "counters": dict(run.counters),
+                    "learned": dict(run.learned),
                     "requests": [asdict(record) for record in run.requests],
                 }
                 for run in self.runs

@@ -39,8 +39,9 @@ _PROFILE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Copies:
-    """Copies of prefixes so far, and how things stand with them; the totals of the store go in as
-    they are (``vars(store.counts())``).
+    """Copies of prefixes so far, and how things stand with them.
+
+    The totals of the store go in as they are: ``Copies(**vars(store.counts()), ...)``.
 
     Parameters
     ----------
