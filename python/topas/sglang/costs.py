@@ -12,8 +12,9 @@ from topas.sglang.fitting import LineFit
 
 __all__ = ["FIRST_GUESS_BYTES_PER_S", "CostMeter", "Profile"]
 
-#: Until a copy is measured: what the paper's figures assume of PCIe 4.0 x16 (32 GB/s raw each way),
-#: the ``swap_bytes_per_s`` that :class:`topas.sim.EngineCosts` has by default.
+#: Bandwidth of loads until a copy is measured: of the 32 GB/s that PCIe 4.0 x16 has each way (half
+#: the 64 GB/s in NVIDIA's A100 datasheet) what pinned copies reach with some room, and what
+#: :class:`topas.sim.EngineCosts` has by default.
 FIRST_GUESS_BYTES_PER_S = 20e9
 
 _KEEP = 0.95  # of what is known, at every new measurement
