@@ -126,6 +126,13 @@ class TestLineFit:
             fit.add(x, y)
         assert (fit.fixed_s, fit.slope_s, fit.count) == before
 
+    def test_a_length_without_any_doubt_divides_by_nothing(self) -> None:
+        fit = filled()
+        x = 1000.0
+        fit._p = (1.0, -1.0 / x, 1.0 / x**2)  # the parts together are sure at x
+        fit.add(x, 0.3)
+        assert math.isfinite(fit.fixed_s + fit.slope_s + sum(fit._p))
+
     @pytest.mark.parametrize("seed", range(20))
     def test_numbers_stay_numbers(self, seed: int) -> None:
         draw = random.Random(seed)

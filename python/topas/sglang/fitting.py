@@ -11,7 +11,7 @@ _FIRST = 5  # measurements whose median is the start
 _UNSURE = 3.0  # what the start may be wrong by, relative
 _CLIP = 2.0  # a measurement counts as at most so many times what was expected, and as at least half
 _LEAST_UNSURE = 0.1  # of a part, relative to what was expected
-_TINY_S = 1e-12
+_TINY = 1e-12
 
 
 class LineFit:
@@ -24,7 +24,7 @@ class LineFit:
     of the split into the two parts.
 
     The start is the median of the first five durations; then one counts as at most about twice what
-    was expected, so that a pass during which the process slept moves nothing by more than 5 %.
+    was expected, so that a pass during which the process slept moves it by about 5 %.
 
     Parameters
     ----------
@@ -77,12 +77,12 @@ class LineFit:
         self._p = (level * level, 0.0, (level / at) ** 2)
 
     def _learn(self, x: float, seconds: float) -> None:
-        expected = max(self.at(x), _TINY_S)
+        expected = max(self.at(x), _TINY)
         self._keep_doubt(x, expected)
         scale = 1.0 / expected
         p_ff, p_fs, p_ss = self._p
         g_f, g_s = scale * (p_ff + p_fs * x), scale * (p_fs + p_ss * x)
-        unsure = scale * (g_f + g_s * x)  # variance of what was expected, relative
+        unsure = max(scale * (g_f + g_s * x), _TINY)  # variance of what was expected, relative
         ratio = seconds / expected
         most = _CLIP + unsure
         error = min(max(ratio, 1.0 / most), most) - 1.0
