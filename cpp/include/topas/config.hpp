@@ -31,7 +31,7 @@ enum class AdmitOrder : std::uint8_t {
   arrival,  ///< the earliest task first
 };
 
-/// The values given here are those of the preset `default`; `Config::paper()` is the published score.
+/// The values given here are those of the preset `guarded`; `Config::paper()` is the published score.
 struct Config {
   std::int64_t kv_capacity_tokens = 0;
   double kv_bytes_per_token = 0.0;

@@ -19,7 +19,7 @@ class TopasPolicy(Policy):
     config : topas.Config
         Capacity and costs of the engine, and the options of the score.
     name : str
-        Name in reports, e.g. ``topas`` (preset default) or ``topas-paper``.
+        Name in reports, e.g. ``topas`` (preset ``default``) or ``topas-paper``.
     """
 
     explicit_residency = True

@@ -39,7 +39,8 @@ class Settings(BaseModel):
     Parameters
     ----------
     preset : {"guarded", "default", "paper"}
-        Which score (docs/specification.md, sections 6 and 7); in this engine ``guarded`` does best.
+        Which score (docs/specification.md, sections 6 and 7); in an engine that computes
+        prefixes again ``guarded`` does best (docs/policy.md).
     policy : mapping
         Fields of :class:`topas.Config` on top of the preset. Capacity and the limit on running
         requests are the engine's. The costs (``prefill_s_per_token``, ``decode_s_per_token``,
