@@ -323,6 +323,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="two rates, two seeds, 60 tasks")
     parser.add_argument("--seeds", type=seed_range, help="how many (from 1 on), or FIRST-LAST")
     parser.add_argument("--tasks", type=int)
+    parser.add_argument("--pressure", type=float, help="scale prefixes, as topas reproduce does")
     parser.add_argument("--processes", type=int)
     parser.add_argument("--resume", type=Path, help="file of finished runs")
     parser.add_argument("--save", metavar="NAME", help="keep the table as bench/results/NAME.json")
@@ -336,7 +337,7 @@ def scale_of(given: argparse.Namespace) -> Scale:
         scale = dataclasses.replace(scale, seeds=len(given.seeds))
     if given.tasks is not None:
         scale = dataclasses.replace(scale, tasks=given.tasks)
-    return scale
+    return dataclasses.replace(scale, pressure=given.pressure)
 
 
 def variants_of(given: argparse.Namespace) -> list[Variant]:

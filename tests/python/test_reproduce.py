@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from topas.reproduce.table1 import (
     run_table1,
 )
 from topas.reproduce.tables import to_tables
-from topas.sim import BUILTIN_WORKLOADS
+from topas.sim import BUILTIN_WORKLOADS, EngineCosts, make_workload
 from topas.sim.sweep import Cell, CellResult
 from typer.testing import CliRunner
 
@@ -252,6 +253,23 @@ def test_what_is_run() -> None:
     ]
 
 
+def test_prefixes_are_scaled_to_a_pressure() -> None:
+    variants = contenders(("lpm",))
+    (own,) = cells_of("dag-4", (0.09,), variants, Scale(seeds=1))
+    (cell,) = cells_of("dag-4", (0.09,), variants, Scale(seeds=1, pressure=1.5))
+    assert own.lengths is None
+    assert cell.lengths is not None
+    capacity = EngineCosts().kv_capacity
+    scaled = make_workload("dag-4", tasks=1, rate=0.09, lengths=cell.lengths)
+    assert sum(scaled.agents.values()) == pytest.approx(1.5 * capacity, rel=1e-3)
+    plain = make_workload("dag-4", tasks=1, rate=0.09)
+    ratios = {round(scaled.agents[a] / plain.agents[a], 2) for a in plain.agents}
+    assert len(ratios) == 1, "all by the same factor"
+    for wrong in (0.0, -1.0, math.nan, "1"):
+        with pytest.raises(ConfigError, match=r"^pressure: "):
+            Scale(pressure=wrong)  # type: ignore[arg-type]
+
+
 def test_every_baseline_runs_both_ways() -> None:
     variants = contenders()
     assert tuple(variant.label for variant in variants) == POLICIES
@@ -352,7 +370,7 @@ def test_a_failed_run_is_reported_and_spares_the_rest(
     evaluation = evaluate(["fig5"], scale=TINY, processes=1)
     assert [error.partition(": policy: unknown")[0] for error in evaluation.errors] == [
         f"metagpt-tl rate 0.0175 seed {seed} {policy} x: ConfigError"
-        for policy in ("topas-paper", "topas")
+        for policy in ("topas-paper", "topas-guarded", "topas")
         for seed in (1, 2)
     ]
     content = json.loads(write(evaluation, tmp_path)[0].read_text())
@@ -375,7 +393,7 @@ def test_the_command(tmp_path: Path) -> None:
         assert word in result.stdout
     content = json.loads((tmp_path / "results.json").read_text())
     assert content["seeds"] == [1, 2, 3]
-    assert content["scale"] == {"tasks": 30, "seeds": 3, "rates": 2}
+    assert content["scale"] == {"tasks": 30, "seeds": 3, "rates": 2, "pressure": None}
     shown = ["lpm", "lpm+host", "srpt", "srpt+host", "topas"]
     assert [point["policy"] for point in content["fig1"]["points"]] == shown
     assert {item["paper_percent"] for item in content["fig1"]["comparisons"]} == {None}

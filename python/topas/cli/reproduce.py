@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,6 +32,9 @@ def reproduce(
     ),
     seeds: Annotated[int | None, _option("Runs of each point. (5; with --quick 2)")] = None,
     quick: Annotated[bool, _option("Few tasks, two rates: a look, no figures.", "--quick")] = False,
+    pressure: Annotated[
+        float | None, _option("Scale prefixes to a sum of so many KV capacities. (their own)")
+    ] = None,
     processes: Annotated[int | None, _option("Runs at a time. (as many as processors)")] = None,
     baselines: Annotated[
         str,
@@ -42,10 +46,8 @@ def reproduce(
     Finished runs are kept in cells.jsonl of the folder, so that an interrupted command goes on
     where it was. The same arguments give the same results.json, byte for byte.
     """
-    if quick:
-        scale = Scale.quick() if seeds is None else Scale.quick(seeds)
-    else:
-        scale = Scale() if seeds is None else Scale(seeds=seeds)
+    scale = Scale.quick() if quick else Scale()
+    scale = replace(scale, seeds=scale.seeds if seeds is None else seeds, pressure=pressure)
     evaluation = evaluate(
         PARTS if part == "all" else (part,),
         scale=scale,

@@ -9,7 +9,9 @@ from typing import Any
 
 from topas.errors import ConfigError
 from topas.policies import BASELINE_NAMES, PolicyName, parse_policies
-from topas.sim.checks import check_int
+from topas.sim.builtin import Lengths, prefixes_at
+from topas.sim.checks import check_int, check_number
+from topas.sim.cost import EngineCosts
 from topas.sim.options import EngineOptions
 from topas.sim.sweep import Cell
 
@@ -84,6 +86,9 @@ class Scale:
         Runs of each point, with the seeds 1, 2, ...; at least 1.
     rates : int
         How many of a workload's five rates, at least 1: evenly spread, the highest always.
+    pressure : float, optional
+        Prefixes are scaled until their sum is so many times the KV capacity, above 0; by default
+        they are the workload's own.
 
     Raises
     ------
@@ -94,10 +99,13 @@ class Scale:
     tasks: int = 100
     seeds: int = 5
     rates: int = 5
+    pressure: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("tasks", "seeds", "rates"):
             check_int(name, getattr(self, name), minimum=1)
+        if self.pressure is not None:
+            check_number("pressure", self.pressure, above=True)
 
     @classmethod
     def quick(cls, seeds: int = 2) -> Scale:
@@ -175,6 +183,10 @@ def cells_of(
     for label in labels:
         if labels.count(label) > 1:
             raise ConfigError(f"variants: {label!r} is given twice")
+    lengths = None
+    if scale.pressure is not None:
+        prefixes = prefixes_at(workload, scale.pressure, EngineCosts().kv_capacity)
+        lengths = Lengths(prefix_tokens=prefixes)
     known = {field.name for field in dataclasses.fields(EngineOptions)}
     for variant in variants:
         for name in variant.options:
@@ -188,6 +200,7 @@ def cells_of(
             seed=seed,
             policy=variant.policy,
             label=variant.label,
+            lengths=lengths,
             config=variant.config,
             options=EngineOptions(**variant.options),
         )

@@ -50,7 +50,7 @@ _WORKLOADS: Mapping[str, tuple[str, ...]] = {
     "fig4": ("metagpt-sop", "metagpt-tl"),
 }
 _FIG1 = ("chain-3", 0.15, ("lpm", "lpm+host", "srpt", "srpt+host", "topas"))
-_FIG5 = ("metagpt-tl", 0.0175, ("topas-paper", "topas"))
+_FIG5 = ("metagpt-tl", 0.0175, ("topas-paper", "topas-guarded", "topas"))
 _GANTT = ("lpm", "srpt")
 
 

@@ -18,7 +18,7 @@ from topas.sim.checks import check_int, check_number
 from topas.sim.draws import lognormal_tokens, stream
 from topas.sim.workload import Round, StageShape, Task, WorkflowShape, Workload
 
-__all__ = ["BUILTIN_WORKLOADS", "Lengths", "make_workload", "poisson_arrivals"]
+__all__ = ["BUILTIN_WORKLOADS", "Lengths", "make_workload", "poisson_arrivals", "prefixes_at"]
 
 # Purposes of random streams; the numbers are part of "same seed, same bytes".
 _ARRIVALS, _LENGTHS = 1, 2
@@ -261,6 +261,33 @@ def make_workload(
         "prefix_tokens": agents,
     }
     return Workload(name, agents, {name: WorkflowShape(name, profiled)}, tuple(built), parameters)
+
+
+def prefixes_at(name: str, pressure: float, capacity: int) -> tuple[int, ...]:
+    """The prefixes of a built-in workload, all scaled by one factor.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`BUILTIN_WORKLOADS`.
+    pressure : float
+        Their sum over the KV capacity.
+    capacity : int
+        KV capacity, tokens.
+
+    Returns
+    -------
+    tuple of int
+        Tokens, in the workload's order of agents.
+
+    Raises
+    ------
+    ConfigError
+        The name is unknown.
+    """
+    own = make_workload(name, tasks=1, rate=1.0).agents.values()
+    factor = pressure * capacity / sum(own)
+    return tuple(round(factor * tokens) for tokens in own)
 
 
 def _mean_input(stage: StageShape) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 import topas
 from topas.errors import CapacityError, ConfigError
 from topas.policies import BASELINE_NAMES, PRESET_POLICIES, PolicyName
-from topas.sim.builtin import BUILTIN_WORKLOADS, Lengths, make_workload
+from topas.sim.builtin import BUILTIN_WORKLOADS, Lengths, make_workload, prefixes_at
 from topas.sim.checks import check_choice, check_int, check_number
 from topas.sim.cost import EngineCosts
 from topas.sim.operating_point import task_gpu_s, without_misfits
@@ -204,7 +204,7 @@ class MapStudy:
         """The cells of a map before anything is run."""
         found = []
         for pressure in self.scale.axis("pressures"):
-            prefixes = _prefixes_at(workload, pressure, self.costs.kv_capacity)
+            prefixes = prefixes_at(workload, pressure, self.costs.kv_capacity)
             most = self._rate_of_load_1(workload, prefixes)
             for load in self.scale.axis("loads"):
                 rate = None if most is None else load * most
@@ -282,13 +282,6 @@ class MapStudy:
             cells=tuple(map(self.filled, places, results)),
             errors=tuple(r.describe_error() for of in results for r in of if r.error),
         )
-
-
-def _prefixes_at(workload: str, pressure: float, capacity: int) -> tuple[int, ...]:
-    """The workload's own prefixes, scaled to a pressure."""
-    own = make_workload(workload, tasks=1, rate=1.0).agents.values()
-    factor = pressure * capacity / sum(own)
-    return tuple(round(factor * tokens) for tokens in own)
 
 
 def _value(result: CellResult, metric: str) -> float | None:
