@@ -16,31 +16,30 @@ struct Distribution {
   std::vector<double> weights;
 };
 
-Distribution distinct(const std::vector<double>& support) {
-  Distribution out;
+}  // namespace
+
+void append_distinct(const std::vector<double>& support, std::vector<double>& values, std::vector<double>& chances) {
   std::size_t count = 0;
   for (std::size_t at = 0; at < support.size(); ++at) {
     ++count;
     if (at + 1 == support.size() || support[at + 1] != support[at]) {
-      out.values.push_back(support[at]);
-      out.weights.push_back(static_cast<double>(count) / static_cast<double>(support.size()));
+      values.push_back(support[at]);
+      chances.push_back(static_cast<double>(count) / static_cast<double>(support.size()));
       count = 0;
     }
   }
-  return out;
 }
-
-}  // namespace
 
 Outcomes enumerate_outcomes(const std::vector<std::vector<double>>& supports, std::size_t limit) {
   std::vector<Distribution> stages;
   std::size_t count = 1;
   for (const auto& support : supports) {
-    stages.push_back(distinct(support));
-    if (stages.back().values.size() > limit / count) {
+    auto& [values, weights] = stages.emplace_back();
+    append_distinct(support, values, weights);
+    if (values.size() > limit / count) {
       return {};
     }
-    count *= stages.back().values.size();
+    count *= values.size();
   }
   Outcomes out{Rows(stages.size(), count), {}, 1.0};
   out.weights.assign(out.residual.columns(), 0.0);
@@ -62,31 +61,46 @@ Outcomes enumerate_outcomes(const std::vector<std::vector<double>>& supports, st
   return out;
 }
 
-void draw_row(const std::vector<double>& support, std::uint64_t stream, std::size_t count, double* row) {
-  if (support.size() == 1) {
-    std::fill_n(row, count, support.front());
-    return;
-  }
-  SplitMix64 random(stream);
-  std::vector<std::uint32_t> strata(count);
+void StageDraws::find_places() {
+  SplitMix64 random(stream_);
+  std::vector<std::uint32_t> strata(count_);
   std::iota(strata.begin(), strata.end(), 0U);
-  for (auto last = static_cast<std::uint32_t>(count); last > 1; --last) {
+  for (auto last = static_cast<std::uint32_t>(count_); last > 1; --last) {
     std::swap(strata[last - 1], strata[random.below(last)]);
   }
-  const auto size = static_cast<double>(support.size());
-  for (std::size_t draw = 0; draw < count; ++draw) {
-    const double position = (strata[draw] + random.unit()) * size / static_cast<double>(count);
-    row[draw] = support[std::min(static_cast<std::size_t>(position), support.size() - 1)];
+  places_.resize(count_);
+  std::transform(strata.begin(), strata.end(), places_.begin(),
+                 [&random](std::uint32_t stratum) { return stratum + random.unit(); });
+}
+
+void StageDraws::draw(const std::vector<double>& support, double* row) {
+  if (support.size() == 1) {
+    std::fill_n(row, count_, support.front());
+    return;
   }
+  if (places_.empty()) {
+    find_places();
+  }
+  const auto size = static_cast<double>(support.size());
+  const auto count = static_cast<double>(count_);
+  for (std::size_t draw = 0; draw < count_; ++draw) {
+    const auto index = static_cast<std::size_t>(static_cast<std::int64_t>(places_[draw] * size / count));
+    row[draw] = support[std::min(index, support.size() - 1)];
+  }
+}
+
+Outcomes equal_outcomes(std::size_t stages, std::size_t count) {
+  Outcomes out{Rows(stages, count), {}, static_cast<double>(count)};
+  out.weights.assign(out.residual.columns(), 0.0);
+  std::fill_n(out.weights.begin(), count, 1.0);
+  return out;
 }
 
 Outcomes draw_outcomes(const std::vector<std::vector<double>>& supports, std::span<const std::uint64_t> streams,
                        std::size_t count) {
-  Outcomes out{Rows(supports.size(), count), {}, static_cast<double>(count)};
-  out.weights.assign(out.residual.columns(), 0.0);
-  std::fill_n(out.weights.begin(), count, 1.0);
+  Outcomes out = equal_outcomes(supports.size(), count);
   for (std::size_t stage = 0; stage < supports.size(); ++stage) {
-    draw_row(supports[stage], streams[stage], count, out.residual[stage]);
+    StageDraws(streams[stage], count).draw(supports[stage], out.residual[stage]);
   }
   return out;
 }

@@ -35,16 +35,39 @@ struct Outcomes {
   double total_weight = 1.0;    ///< 1, or the number of draws
 };
 
+/// The distinct values of a support, ascending, and the probability of each, behind those that are there.
+void append_distinct(const std::vector<double>& support, std::vector<double>& values, std::vector<double>& chances);
+
 /// Every joint outcome, when there are at most `limit` of them; else no weights at all.
 [[nodiscard]] Outcomes enumerate_outcomes(const std::vector<std::vector<double>>& supports, std::size_t limit);
 
-/// `count` draws, stratified for each stage on its own: every stage gets one draw out of each of `count` strata of its
-/// distribution, in an order of its own. `streams[stage]` seeds the draws of a stage. `known[stage]`, where there is
-/// one, are its draws: they are copied, and its support is not looked at.
+/// The draws of one stage, whatever its distribution: stratified, one out of each of `count` strata, in an order of
+/// their own. Where in the distribution they fall is found once and kept.
+class StageDraws {
+ public:
+  /// `stream`: seeds them.
+  StageDraws(std::uint64_t stream, std::size_t count) : stream_(stream), count_(count) {}
+
+  /// The draws out of equally likely values, ascending, into `row`.
+  void draw(const std::vector<double>& support, double* row);
+  [[nodiscard]] bool same_as(std::uint64_t stream, std::size_t count) const noexcept {
+    return stream_ == stream && count_ == count;
+  }
+
+ private:
+  void find_places();
+
+  std::uint64_t stream_;
+  std::size_t count_;
+  std::vector<double> places_;  // of each draw, in strata; empty until they are needed
+};
+
+/// So many equally likely outcomes, all zero.
+[[nodiscard]] Outcomes equal_outcomes(std::size_t stages, std::size_t count);
+
+/// `count` draws of each stage; `streams[stage]` seeds them.
 [[nodiscard]] Outcomes draw_outcomes(const std::vector<std::vector<double>>& supports,
                                      std::span<const std::uint64_t> streams, std::size_t count);
-/// The draws of one stage alone, into `row`.
-void draw_row(const std::vector<double>& support, std::uint64_t stream, std::size_t count, double* row);
 
 /// Seed of the draws of one stage of a task: a pure function of its arguments.
 [[nodiscard]] std::uint64_t draw_stream(std::uint64_t seed, std::uint64_t task_hash, std::uint32_t stage) noexcept;

@@ -38,6 +38,14 @@ double gain_of_last_slot(const Instance& instance, const GreedyPack& pack, std::
   return 0.0;
 }
 
+/// sums[k] = values[k] + more.
+template <class Number>
+void add_to_each(Number* __restrict sums, const Number* __restrict values, Number more, std::size_t count) {
+  for (std::size_t k = 0; k < count; ++k) {
+    sums[k] = values[k] + more;
+  }
+}
+
 }  // namespace
 
 Prices choose_prices(const Instance& instance, const GreedyPack& pack, double density) {
@@ -96,22 +104,28 @@ void JointWorth::list_siblings(const TaskView& task) {
             [](const Sibling& a, const Sibling& b) { return std::tie(a.agent, a.bit) < std::tie(b.agent, b.bit); });
 }
 
-/// What every set of siblings completes, gains and takes.
+/// What every set of siblings completes, gains and takes; those of the first siblings, once more with each further one.
 void JointWorth::take_sets(const TaskView& task, std::span<const double> gains) {
   const std::size_t sets = std::size_t{1} << siblings_.size();
-  completes_.assign(sets, {});
-  gains_.assign(sets, 0.0);
-  tokens_.assign(sets, 0.0);
-  slots_.assign(sets, 0.0);
-  for (std::size_t set = 1; set < sets; ++set) {
-    const Sibling& sibling = siblings_[static_cast<std::size_t>(std::countr_zero(set))];
-    const std::size_t without = set & (set - 1);
-    const std::size_t bit = std::size_t{1} << sibling.bit;
-    const Completes completes{completes_[without].all | bit, completes_[without].running | (sibling.waiting ? 0 : bit)};
-    completes_[set] = completes;
-    tokens_[set] = tokens_[without] + static_cast<double>(sibling.kv_tokens);
-    slots_[set] = slots_[without] + (sibling.waiting ? 1.0 : 0.0);
-    gains_[set] = task.scale() * (gains[completes.all] - gains[completes.running]);
+  completes_.resize(sets);
+  runs_.resize(sets);
+  gains_.resize(sets);
+  tokens_.resize(sets);
+  slots_.resize(sets);
+  completes_[0] = runs_[0] = 0;
+  tokens_[0] = slots_[0] = 0.0;
+  for (std::size_t at = 0; at < siblings_.size(); ++at) {
+    const Sibling& sibling = siblings_[at];
+    const std::size_t half = std::size_t{1} << at;
+    const std::uint32_t bit = std::uint32_t{1} << sibling.bit;
+    add_to_each(&completes_[half], completes_.data(), bit, half);
+    add_to_each(&runs_[half], runs_.data(), sibling.waiting ? 0 : bit, half);
+    add_to_each(&tokens_[half], tokens_.data(), static_cast<double>(sibling.kv_tokens), half);
+    add_to_each(&slots_[half], slots_.data(), sibling.waiting ? 1.0 : 0.0, half);
+  }
+  const double scale = task.scale();
+  for (std::size_t set = 0; set < sets; ++set) {
+    gains_[set] = scale * (gains[completes_[set]] - gains[runs_[set]]);
   }
 }
 

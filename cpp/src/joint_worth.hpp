@@ -86,12 +86,6 @@ class JointWorth {
     std::int64_t kv_tokens = 0;
     bool waiting = false;
   };
-  /// What a set of siblings completes.
-  struct Completes {
-    std::size_t all = 0;
-    std::size_t running = 0;
-  };
-
   void charge_covers(const GreedyPack& pack);
   void add_jointly(const TaskView& task, PathScratch& scratch);
   void list_siblings(const TaskView& task);
@@ -121,9 +115,10 @@ class JointWorth {
 
   // Scratch: of one task.
   std::vector<Sibling> siblings_;
-  std::vector<Completes> completes_;  // of each set of siblings, as what follows
-  std::vector<double> gains_;         // aged
-  std::vector<double> tokens_;        // that admitting those that wait takes
+  std::vector<std::uint32_t> completes_;  // of each set of siblings, as what follows: sets of its model
+  std::vector<std::uint32_t> runs_;       // those of them that run
+  std::vector<double> gains_;             // aged
+  std::vector<double> tokens_;            // that admitting those that wait takes
   std::vector<double> slots_;
   std::vector<double> worth_;  // kPrices for each set
 };

@@ -1,6 +1,7 @@
 #include "path_block.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <limits>
 #include <utility>
@@ -13,15 +14,7 @@ namespace {
 
 double lowered(double residual, double reduction) noexcept { return std::max(residual - reduction, 0.0); }
 
-// A path's length with its stage in the lowest bits of the mantissa: sorting lengths sorts stages.
-static_assert(PathBlock::kSubsetStages <= 16);
-constexpr std::uint64_t kStageBits = 15;
-
-double tagged(double length, std::uint64_t stage) noexcept {
-  return std::bit_cast<double>((std::bit_cast<std::uint64_t>(length) & ~kStageBits) | stage);
-}
-
-std::uint64_t stage_of(double length) noexcept { return std::bit_cast<std::uint64_t>(length) & kStageBits; }
+static_assert(PathBlock::kSubsetStages <= kTags);
 
 /// Sorts the columns of so many rows, the largest values first (odd-even transposition).
 void sort_columns(double* values, std::size_t rows, std::size_t columns) {
@@ -35,8 +28,8 @@ void sort_columns(double* values, std::size_t rows, std::size_t columns) {
 /// From a value of each set to the sum over its subsets.
 void sum_over_subsets(std::vector<double>& values) {
   for (std::size_t bit = 1; bit < values.size(); bit *= 2) {
-    for (std::size_t set = 0; set < values.size(); ++set) {
-      values[set] += (set & bit) != 0 ? values[set ^ bit] : 0.0;
+    for (std::size_t without = 0; without < values.size(); without += 2 * bit) {
+      add(&values[without + bit], &values[without], bit);
     }
   }
 }
@@ -179,14 +172,19 @@ void PathBlock::gains_of_subsets(std::span<const double> reduction, std::vector<
   }
   sort_columns(lengths, count, columns);
   gains.assign(std::size_t{1} << count, 0.0);
-  for (std::size_t k = 0; k < outcomes_.weights.size(); ++k) {
-    std::size_t longer = 0;
-    double length = lengths[k];
-    for (std::size_t rank = 0; rank < count && length > least[k]; ++rank) {
-      longer |= std::size_t{1} << stage_of(length);
-      const double next = rank + 1 < count ? lengths[(rank + 1) * columns + k] : 0.0;
-      gains[longer] += outcomes_.weights[k] * (length - std::max(next, least[k]));
-      length = next;
+  constexpr std::size_t kAtOnce = 64;  // outcomes
+  for (std::size_t begin = 0; begin < columns; begin += kAtOnce) {
+    const std::size_t size = std::min(kAtOnce, columns - begin);
+    std::array<std::uint64_t, kAtOnce> longer{};
+    std::array<double, kAtOnce> falls;
+    for (std::size_t rank = 0; rank < count; ++rank) {
+      const double* length = lengths + rank * columns + begin;
+      const double* next = rank + 1 < count ? length + columns : least + begin;
+      mark_tags(longer.data(), length, size);
+      weighted_falls(falls.data(), outcomes_.weights.data() + begin, length, next, least + begin, size);
+      for (std::size_t k = 0; k < size; ++k) {
+        gains[longer[k]] += falls[k];
+      }
     }
   }
   sum_over_subsets(gains);

@@ -21,10 +21,9 @@ std::span<const double> totals_above(const StageOutlook& stage) noexcept {
 }  // namespace
 
 void residual_support(const StageOutlook& stage, std::vector<double>& out) {
-  out.clear();
-  for (const double total : totals_above(stage)) {
-    out.push_back(total - stage.service_s);
-  }
+  const auto totals = totals_above(stage);
+  out.resize(totals.size());
+  std::transform(totals.begin(), totals.end(), out.begin(), [&stage](double total) { return total - stage.service_s; });
   if (out.empty()) {
     out.push_back(stage.request_s);
   }

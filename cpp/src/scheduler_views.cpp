@@ -85,14 +85,15 @@ const TaskModel& Scheduler::State::model_of(const Task& task) const {
     request_outlooks.push_back({request->stage, expected_service_s(*request)});
   }
   const std::uint64_t own = task.version + config_version;  // both only grow
-  const bool followed = task.model.has_value() && task.model_own == own &&
-                        task.model->refresh(config, task.id, stage_outlooks, request_outlooks);
+  const bool followed =
+      task.model.has_value() && task.model_own == own && task.model->refresh(config, stage_outlooks, request_outlooks);
   if (!followed) {
     if (task.blocks.empty()) {
       task.blocks = detail::path_blocks(task.workflow->workflow.graph(), stage_outlooks);
     }
-    task.model.emplace(config, task.id, task.workflow->workflow.graph(), task.blocks, stage_outlooks, request_outlooks,
-                       TaskModel::Scope::blocks_of_requests);
+    task.model =
+        TaskModel(config, task.id, task.workflow->workflow.graph(), task.blocks, stage_outlooks, request_outlooks,
+                  TaskModel::Scope::blocks_of_requests, task.model.has_value() ? &*task.model : nullptr);
     task.model_own = own;
   }
   task.model_stamp = stamp_of(*task.model, task);

@@ -27,6 +27,15 @@ std::vector<double> support_of(const StageOutlook& stage) {
   return out;
 }
 
+/// Whether no stage of the block comes before another.
+bool is_parallel(const StageGraph& graph, std::span<const std::uint32_t> block) {
+  return std::none_of(block.begin(), block.end(), [&](auto stage) {
+    const auto next = graph.successors(stage);
+    return std::any_of(next.begin(), next.end(),
+                       [&](auto other) { return std::find(block.begin(), block.end(), other) != block.end(); });
+  });
+}
+
 bool can_enumerate(std::span<const StageOutlook> stages, std::span<const std::uint32_t> block, std::size_t limit) {
   std::size_t count = 1;
   for (const auto at : block) {
@@ -42,7 +51,8 @@ bool can_enumerate(std::span<const StageOutlook> stages, std::span<const std::ui
 }  // namespace
 
 TaskModel::TaskModel(const Config& config, const Id& task, const StageGraph& graph, const PathBlocks& blocks,
-                     std::span<const StageOutlook> stages, std::span<const RequestOutlook> requests, Scope scope)
+                     std::span<const StageOutlook> stages, std::span<const RequestOutlook> requests, Scope scope,
+                     TaskModel* previous)
     : requests_(requests.begin(), requests.end()), order_(requests.size()) {
   std::iota(order_.begin(), order_.end(), 0U);
   std::sort(order_.begin(), order_.end(), [this](auto a, auto b) {
@@ -58,7 +68,7 @@ TaskModel::TaskModel(const Config& config, const Id& task, const StageGraph& gra
     }
     stages_.insert(stages_.end(), block.begin(), block.end());
     if (!is_single(config, stages, block)) {
-      add_part(config, task, graph, stages, block);
+      add_part(config, task, graph, stages, block, previous);
     } else if (!stages[block.front()].finished) {
       const std::uint32_t stage = block.front();
       singles_.push_back({stage, stages[stage], requests_of(stage), residual_key(stages[stage])});
@@ -83,37 +93,60 @@ TaskModel::Span TaskModel::requests_of(std::uint32_t stage) const noexcept {
 }
 
 void TaskModel::add_part(const Config& config, const Id& task, const StageGraph& graph,
-                         std::span<const StageOutlook> stages, std::span<const std::uint32_t> block) {
-  std::vector<std::vector<double>> supports;
-  std::vector<std::uint64_t> streams;
-  std::vector<Residual> residuals;
-  for (const auto stage : block) {
-    supports.push_back(support_of(stages[stage]));
-    streams.push_back(draw_stream(config.seed, stable_hash(task), stage));
-    residuals.push_back({stage, residual_key(stages[stage])});
-  }
+                         std::span<const StageOutlook> stages, std::span<const std::uint32_t> block,
+                         TaskModel* previous) {
   const auto limit = static_cast<std::size_t>(config.exact_limit);
+  const auto samples = static_cast<std::size_t>(config.samples);
   const bool drawn = !can_enumerate(stages, block, limit);
-  if (drawn && config.samples == 0) {
+  if (drawn && samples == 0) {
     throw CapacityError(text("task ", to_string(task), ": the residuals of its ", block.size(),
                              " parallel stages have more than exact_limit = ", config.exact_limit,
                              " joint outcomes, and samples = 0 forbids sampling"));
   }
-  Outcomes outcomes = drawn ? draw_outcomes(supports, streams, static_cast<std::size_t>(config.samples))
-                            : enumerate_outcomes(supports, limit);
+  std::vector<std::vector<double>> supports;
+  std::vector<Residual> residuals;
   std::vector<std::uint32_t> reducible;  // places in the block
   std::vector<Span> of_reducible;
+  supports.reserve(block.size());
+  residuals.reserve(block.size());
   for (std::uint32_t at = 0; at < block.size(); ++at) {
-    if (const Span here = requests_of(block[at]); here.begin < here.end) {
+    const std::uint32_t stage = block[at];
+    supports.push_back(support_of(stages[stage]));
+    const auto stream = draw_stream(config.seed, stable_hash(task), stage);
+    residuals.push_back({stage, residual_key(stages[stage]),
+                         previous != nullptr ? previous->draws_of(stream, samples) : StageDraws(stream, samples)});
+    if (const Span here = requests_of(stage); here.begin < here.end) {
       reducible.push_back(at);
       of_reducible.push_back(here);
     }
   }
-  parts_.push_back({PathBlock(graph, block, std::move(outcomes), std::move(reducible)), std::move(of_reducible),
-                    std::move(residuals), drawn});
+  const auto make_block = [&]() -> std::variant<PathBlock, ParallelBlock> {
+    if (!drawn && is_parallel(graph, block)) {
+      return ParallelBlock(supports, reducible);
+    }
+    Outcomes outcomes = drawn ? equal_outcomes(block.size(), samples) : enumerate_outcomes(supports, limit);
+    for (std::size_t at = 0; drawn && at < block.size(); ++at) {
+      residuals[at].draws.draw(supports[at], outcomes.residual[at]);
+    }
+    return PathBlock(graph, block, std::move(outcomes), std::move(reducible));
+  };
+  auto made = make_block();
+  parts_.push_back({std::move(made), std::move(of_reducible), std::move(residuals), drawn});
 }
 
-bool TaskModel::refresh(const Config& config, const Id& task, std::span<const StageOutlook> stages,
+/// The draws of a stream, this model's where it has them: they are no longer its own then.
+StageDraws TaskModel::draws_of(std::uint64_t stream, std::size_t count) {
+  for (Part& part : parts_) {
+    for (Residual& residual : part.residuals) {
+      if (residual.draws.same_as(stream, count)) {
+        return std::move(residual.draws);
+      }
+    }
+  }
+  return {stream, count};
+}
+
+bool TaskModel::refresh(const Config& config, std::span<const StageOutlook> stages,
                         std::span<const RequestOutlook> requests) {
   bool changed = false;
   for (Single& single : singles_) {
@@ -126,7 +159,7 @@ bool TaskModel::refresh(const Config& config, const Id& task, std::span<const St
     single.outlook = stages[single.stage];
   }
   for (Part& part : parts_) {
-    if (!refresh(config, task, stages, part, changed)) {
+    if (!refresh(config, stages, part, changed)) {
       return false;
     }
   }
@@ -143,36 +176,40 @@ bool TaskModel::refresh(const Config& config, const Id& task, std::span<const St
 }
 
 /// Draws the stages whose residuals have changed; false where outcomes must be enumerated, or no longer can be.
-bool TaskModel::refresh(const Config& config, const Id& task, std::span<const StageOutlook> stages, Part& part,
-                        bool& changed) {
+bool TaskModel::refresh(const Config& config, std::span<const StageOutlook> stages, Part& part, bool& changed) {
+  auto* block = std::get_if<PathBlock>(&part.block);
   bool redrawn = false;
   for (std::size_t place = 0; place < part.residuals.size(); ++place) {
-    auto& [stage, key] = part.residuals[place];
+    auto& [stage, key, draws] = part.residuals[place];
     const ResidualKey now = residual_key(stages[stage]);
     if (key == now || stages[stage].finished) {
       continue;
     }
-    if (!part.drawn) {
+    if (!part.drawn || block == nullptr) {
       return false;
     }
     key = now;
-    draw_row(support_of(stages[stage]), draw_stream(config.seed, stable_hash(task), stage),
-             static_cast<std::size_t>(config.samples), part.block.residuals(place));
+    draws.draw(support_of(stages[stage]), block->residuals(place));
     redrawn = true;
   }
   if (!redrawn) {
     return true;
   }
-  part.block.refresh();
+  block->refresh();
   changed = true;
-  std::vector<std::uint32_t> block(part.residuals.size());
-  std::transform(part.residuals.begin(), part.residuals.end(), block.begin(),
+  std::vector<std::uint32_t> drawn(part.residuals.size());
+  std::transform(part.residuals.begin(), part.residuals.end(), drawn.begin(),
                  [](const Residual& residual) { return residual.stage; });
-  return !can_enumerate(stages, block, static_cast<std::size_t>(config.exact_limit));
+  return !can_enumerate(stages, drawn, static_cast<std::size_t>(config.exact_limit));
 }
 
 bool TaskModel::tells_each() const noexcept {
-  return singles_.empty() && parts_.size() == 1 && parts_.front().block.only_sources();
+  return singles_.empty() && parts_.size() == 1 &&
+         std::visit([](const auto& block) { return block.only_sources(); }, parts_.front().block);
+}
+
+std::size_t TaskModel::outcomes() const noexcept {
+  return std::visit([](const auto& block) { return block.outcomes(); }, parts_.front().block);
 }
 
 double TaskModel::expected_path_before_each(CompletionSet completed, PathScratch& scratch) const {
@@ -199,7 +236,8 @@ double TaskModel::expected_path_before_each(CompletionSet completed, PathScratch
     }
   }
   paths_.resize(alternatives_.size());
-  const double path = part.block.expected_paths(reduction_, alternatives_, paths_, scratch);
+  const double path = std::visit(
+      [&](const auto& block) { return block.expected_paths(reduction_, alternatives_, paths_, scratch); }, part.block);
   remembered_.insert(key, path);
   for (std::size_t at = 0; at < larger_.size(); ++at) {
     remembered_.insert(larger_[at], paths_[at]);
@@ -240,7 +278,7 @@ std::span<const double> TaskModel::gains_of_sets(PathScratch& scratch) const {
     reduction_.push_back(requests_[order_[requests.begin]].expected_service_s);
   }
   std::vector<double> by_stage;
-  part.block.gains_of_subsets(reduction_, by_stage, scratch);
+  std::visit([&](const auto& block) { block.gains_of_subsets(reduction_, by_stage, scratch); }, part.block);
   gains_of_sets_.resize(by_stage.size());
   std::size_t set = 0;  // of request bits
   for (const double gain : by_stage) {
@@ -277,7 +315,7 @@ double TaskModel::evaluate(CompletionSet completed, PathScratch& scratch) const 
     for (const Span requests : part.requests) {
       reduction_.push_back(reduction_of(requests, completed));
     }
-    path += part.block.expected_path(reduction_, scratch);
+    path += std::visit([&](const auto& block) { return block.expected_path(reduction_, scratch); }, part.block);
   }
   return path;
 }

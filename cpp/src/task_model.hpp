@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <span>
+#include <variant>
 #include <vector>
 
+#include "parallel_block.hpp"
 #include "path_block.hpp"
 #include "path_blocks.hpp"
 #include "residual.hpp"
@@ -36,13 +38,14 @@ class TaskModel {
   TaskModel(const Config& config, const Id& task, const StageGraph& graph, std::span<const StageOutlook> stages,
             std::span<const RequestOutlook> requests, Scope scope)
       : TaskModel(config, task, graph, path_blocks(graph, stages), stages, requests, scope) {}
-  /// With the blocks known: path_blocks(graph, stages).
+  /// With the blocks known: path_blocks(graph, stages). `previous`, a model of the same task, gives what it can.
   TaskModel(const Config& config, const Id& task, const StageGraph& graph, const PathBlocks& blocks,
-            std::span<const StageOutlook> stages, std::span<const RequestOutlook> requests, Scope scope);
+            std::span<const StageOutlook> stages, std::span<const RequestOutlook> requests, Scope scope,
+            TaskModel* previous = nullptr);
 
   /// Follows the profiles where nothing else has changed: neither the settings nor what the task itself has done.
   /// False: the model must be built anew. What has not changed is neither drawn nor forgotten.
-  [[nodiscard]] bool refresh(const Config& config, const Id& task, std::span<const StageOutlook> stages,
+  [[nodiscard]] bool refresh(const Config& config, std::span<const StageOutlook> stages,
                              std::span<const RequestOutlook> requests);
 
   /// E[LP(Z(H))] over the modelled blocks, seconds (SPEC section 2). Every value is remembered for tasks of at most 64
@@ -57,7 +60,7 @@ class TaskModel {
   [[nodiscard]] std::span<const double> gains_of_sets(PathScratch& scratch) const;
   [[nodiscard]] bool tells_sets() const noexcept;
   /// How many outcomes that looks at, of a model that tells_sets().
-  [[nodiscard]] std::size_t outcomes() const noexcept { return parts_.front().block.outcomes(); }
+  [[nodiscard]] std::size_t outcomes() const noexcept;
 
   /// The stages whose residuals the model knows.
   [[nodiscard]] std::span<const std::uint32_t> stages() const noexcept { return stages_; }
@@ -84,21 +87,23 @@ class TaskModel {
   struct Residual {
     std::uint32_t stage = 0;
     ResidualKey key{};
+    StageDraws draws;
   };
   /// A block of several stages, or of one whose distribution is too large to enumerate.
   struct Part {
-    PathBlock block;
+    std::variant<PathBlock, ParallelBlock> block;
     std::vector<Span> requests;       ///< of each reducible stage
     std::vector<Residual> residuals;  ///< of each stage
     bool drawn = false;               ///< else enumerated
   };
 
   void add_part(const Config& config, const Id& task, const StageGraph& graph, std::span<const StageOutlook> stages,
-                std::span<const std::uint32_t> block);
+                std::span<const std::uint32_t> block, TaskModel* previous);
+  [[nodiscard]] StageDraws draws_of(std::uint64_t stream, std::size_t count);
   [[nodiscard]] static bool is_single(const Config& config, std::span<const StageOutlook> stages,
                                       std::span<const std::uint32_t> block) noexcept;
-  [[nodiscard]] static bool refresh(const Config& config, const Id& task, std::span<const StageOutlook> stages,
-                                    Part& part, bool& changed);
+  [[nodiscard]] static bool refresh(const Config& config, std::span<const StageOutlook> stages, Part& part,
+                                    bool& changed);
   [[nodiscard]] Span requests_of(std::uint32_t stage) const noexcept;
   [[nodiscard]] double reduction_of(Span requests, CompletionSet completed) const noexcept;
   [[nodiscard]] bool tells_each() const noexcept;

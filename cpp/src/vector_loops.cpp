@@ -51,11 +51,61 @@ TOPAS_EVERY_WIDTH double weighted_sum(const double* weights, const double* value
   return sum_of(lanes);
 }
 
+TOPAS_EVERY_WIDTH void spread_path(double* path, std::size_t held, const double* values, std::size_t count,
+                                   double reduction) {
+  for (std::size_t digit = 1; digit < count; ++digit) {
+    const double value = std::max(values[digit] - reduction, 0.0);
+    const double* __restrict from = path;
+    double* __restrict to = path + digit * held;
+    for (std::size_t k = 0; k < held; ++k) {
+      to[k] = std::max(from[k], value);
+    }
+  }
+  const double first = std::max(values[0] - reduction, 0.0);
+  for (std::size_t k = 0; k < held; ++k) {
+    path[k] = std::max(path[k], first);
+  }
+}
+
+TOPAS_EVERY_WIDTH void spread_products(double* weights, std::size_t held, const double* factors, std::size_t count) {
+  for (std::size_t digit = 1; digit < count; ++digit) {
+    const double* __restrict from = weights;
+    double* __restrict to = weights + digit * held;
+    for (std::size_t k = 0; k < held; ++k) {
+      to[k] = from[k] * factors[digit];
+    }
+  }
+  for (std::size_t k = 0; k < held; ++k) {
+    weights[k] *= factors[0];
+  }
+}
+
+TOPAS_EVERY_WIDTH void multiply(double* __restrict product, const double* __restrict left,
+                                const double* __restrict right, std::size_t count) {
+  for (std::size_t k = 0; k < count; ++k) {
+    product[k] = left[k] * right[k];
+  }
+}
+
 TOPAS_EVERY_WIDTH void order(double* __restrict upper, double* __restrict lower, std::size_t count) {
   for (std::size_t k = 0; k < count; ++k) {
     const double larger = std::max(upper[k], lower[k]);
     lower[k] = std::min(upper[k], lower[k]);
     upper[k] = larger;
+  }
+}
+
+TOPAS_EVERY_WIDTH void mark_tags(std::uint64_t* __restrict sets, const double* __restrict values, std::size_t count) {
+  for (std::size_t k = 0; k < count; ++k) {
+    sets[k] |= std::uint64_t{1} << (std::bit_cast<std::uint64_t>(values[k]) & (kTags - 1));
+  }
+}
+
+TOPAS_EVERY_WIDTH void weighted_falls(double* __restrict falls, const double* __restrict weights,
+                                      const double* __restrict above, const double* __restrict below,
+                                      const double* __restrict least, std::size_t count) {
+  for (std::size_t k = 0; k < count; ++k) {
+    falls[k] = weights[k] * (std::max(above[k], least[k]) - std::max(below[k], least[k]));
   }
 }
 

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
+#include <cstdint>
 
 namespace topas::detail {
 
@@ -21,8 +23,29 @@ void raise(double* above, const double* values, std::size_t count);
 /// Sum of weights[k] * values[k] in eight lanes; `count` is a multiple of 8.
 [[nodiscard]] double weighted_sum(const double* weights, const double* values, std::size_t count);
 
+/// From path[0 .. held) to as many for each value: path[digit * held + k] = max(path[k], values[digit] - reduction, 0).
+void spread_path(double* path, std::size_t held, const double* values, std::size_t count, double reduction);
+
+/// Likewise weights[digit * held + k] = weights[k] * factors[digit].
+void spread_products(double* weights, std::size_t held, const double* factors, std::size_t count);
+
+/// product[k] = left[k] * right[k].
+void multiply(double* product, const double* left, const double* right, std::size_t count);
+
 /// (upper[k], lower[k]) = (larger, smaller) of the two.
 void order(double* upper, double* lower, std::size_t count);
+
+/// A value with a number below kTags in the lowest bits of its mantissa: sorting values sorts numbers.
+inline constexpr std::uint64_t kTags = 16;
+[[nodiscard]] inline double tagged(double value, std::uint64_t tag) noexcept {
+  return std::bit_cast<double>((std::bit_cast<std::uint64_t>(value) & ~(kTags - 1)) | tag);
+}
+/// sets[k] |= the bit of values[k]'s tag.
+void mark_tags(std::uint64_t* sets, const double* values, std::size_t count);
+
+/// falls[k] = weights[k] * (max(above[k], least[k]) - max(below[k], least[k])).
+void weighted_falls(double* falls, const double* weights, const double* above, const double* below, const double* least,
+                    std::size_t count);
 
 /// sum[k] += values[k].
 void add(double* sum, const double* values, std::size_t count);

@@ -157,6 +157,18 @@ TEST(Draws, FollowTheirRecipeBitForBit) {
   }
 }
 
+TEST(Draws, OneStageKeepsItsPlacesAsItsSupportGrows) {
+  StageDraws kept(7, 40);
+  for (std::size_t size = 1; size < 60; size += 7) {
+    std::vector<double> row(40);
+    kept.draw(counting(size), row.data());
+    ASSERT_EQ(row, draws_by_recipe(counting(size), 7, 40)) << size;
+  }
+  EXPECT_TRUE(kept.same_as(7, 40));
+  EXPECT_FALSE(kept.same_as(8, 40));
+  EXPECT_FALSE(kept.same_as(7, 41));
+}
+
 TEST(Draws, APointNeedsNone) {
   const Outcomes outcomes = draw_outcomes({{2.5}}, std::vector<std::uint64_t>{1}, 3);
   EXPECT_EQ(row(outcomes, 0, 3), (std::vector{2.5, 2.5, 2.5}));

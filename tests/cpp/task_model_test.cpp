@@ -230,6 +230,14 @@ class GrowingTask {
   [[nodiscard]] TaskModel model(const Config& config) const {
     return {config, Id("task"), graph_of(after_), outlooks(), requests_, Scope::blocks_of_requests};
   }
+  /// The same with what another model gives.
+  [[nodiscard]] TaskModel model_after(const Config& config, TaskModel& previous) const {
+    const StageGraph graph = graph_of(after_);
+    const auto stages = outlooks();
+    return {
+        config,   Id("task"), graph, detail::path_blocks(graph, stages), stages, requests_, Scope::blocks_of_requests,
+        &previous};
+  }
 
  private:
   Random& random_;
@@ -250,10 +258,11 @@ TEST(TaskModel, FollowingTheProfilesGivesTheBitsOfANewModel) {
     TaskModel model = task.model(config);
     for (int step = 0; step < 12; ++step) {
       task.grow();
-      const bool fresh = model.refresh(config, Id("task"), task.outlooks(), task.requests());
+      const bool fresh = model.refresh(config, task.outlooks(), task.requests());
       (fresh ? followed : refused) += 1;
-      if (!fresh) {
-        model = task.model(config);
+      if (!fresh || random.chance(0.2)) {
+        config.samples = random.chance(0.1) ? 16 : 32;
+        model = task.model_after(config, model);
       }
       const TaskModel built = task.model(config);
       for (std::uint64_t set = 0; set < 32; ++set) {
