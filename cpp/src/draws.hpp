@@ -12,12 +12,13 @@ namespace topas::detail {
 class Rows {
  public:
   Rows() = default;
-  Rows(std::size_t rows, std::size_t columns) { reset(rows, columns); }
+  /// Zeros.
+  Rows(std::size_t rows, std::size_t columns) { resize(rows, columns); }
 
-  /// To so many rows of zeros.
-  void reset(std::size_t rows, std::size_t columns) {
+  /// To so many rows of whatever values.
+  void resize(std::size_t rows, std::size_t columns) {
     columns_ = (columns + 7) / 8 * 8;
-    values_.assign(rows * columns_, 0.0);
+    values_.resize(rows * columns_);
   }
   [[nodiscard]] std::size_t columns() const noexcept { return columns_; }
   [[nodiscard]] double* operator[](std::size_t row) noexcept { return values_.data() + row * columns_; }

@@ -11,6 +11,8 @@ namespace topas::detail {
 
 namespace {
 
+constexpr std::size_t kUsual = 16;  // admissions: room for so many is made at once
+
 void set_bit(std::span<std::uint64_t> set, std::uint32_t bit, bool value) noexcept {
   const std::uint64_t mask = std::uint64_t{1} << (bit % 64);
   set[bit / 64] = value ? set[bit / 64] | mask : set[bit / 64] & ~mask;
@@ -25,6 +27,9 @@ GreedyPack::GreedyPack(const Instance& instance)
       uncovered_(instance.agents.size(), 0),
       completions_(instance.words, 0),
       represented_(instance.tasks.size(), 0) {
+  touched_.reserve(instance.running.size() + kUsual);
+  admissions_.reserve(kUsual);
+  emissions_.reserve(kUsual);
   rank_waiting();
   bound_gains();
 }

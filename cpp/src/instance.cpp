@@ -8,8 +8,6 @@ namespace topas::detail {
 
 namespace {
 
-constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max() / 2;
-
 /// Groups of equal keys: `out` receives the indexes of `requests` by task, and each task its range in `out`.
 void group_by_task(const std::vector<RequestView>& requests, std::vector<TaskView>& tasks, Range TaskView::* range,
                    std::vector<std::uint32_t>& out) {
@@ -81,9 +79,20 @@ void Instance::index() {
   }
 }
 
-std::int64_t Instance::slots_beside(std::int64_t kept) const noexcept {
-  const std::int64_t cap = config->action_cap > 0 ? config->action_cap : kUnlimited;
-  return config->max_running_requests > 0 ? std::min(cap, config->max_running_requests - kept) : cap;
+void Instance::clear() noexcept {
+  config = nullptr;
+  agents.clear();
+  tasks.clear();
+  waiting.clear();
+  running.clear();
+  idle_resident_tokens = 0;
+  idle_residents.clear();
+  waiting_of_tasks.clear();
+  running_of_tasks.clear();
+  waiting_tasks.clear();
+  words = 0;
+  resident_tokens = 0;
+  firm_agents = 0;
 }
 
 double age_factor(const Config& config, double age_scale_s, double now, double arrival) noexcept {

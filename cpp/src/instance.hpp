@@ -1,7 +1,9 @@
 // One decision's input, made dense: ids become indexes whose order is the order of the ids.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -62,6 +64,8 @@ struct TaskView {
   [[nodiscard]] double scale() const noexcept { return age_factor * urgency; }
 };
 
+inline constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max() / 2;
+
 /// Fill in `config`, `agents`, `tasks`, `waiting`, `running` and the idle residents, then call index().
 struct Instance {
   const Config* config = nullptr;
@@ -81,13 +85,18 @@ struct Instance {
   std::int64_t firm_agents = 0;                 ///< those that must stay
 
   void index();
+  /// Back to an empty one, which keeps its room.
+  void clear() noexcept;
   /// Whether a request gains the same whatever else is served.
   [[nodiscard]] bool gains_are_services() const noexcept { return config->gain_model == GainModel::service; }
   [[nodiscard]] double seconds_per_token_moved() const noexcept {
     return config->kv_bytes_per_token / config->swap_bytes_per_s;
   }
   /// How many requests may be admitted when so many running ones are kept; negative: too many are.
-  [[nodiscard]] std::int64_t slots_beside(std::int64_t kept) const noexcept;
+  [[nodiscard]] std::int64_t slots_beside(std::int64_t kept) const noexcept {
+    const std::int64_t cap = config->action_cap > 0 ? config->action_cap : kUnlimited;
+    return config->max_running_requests > 0 ? std::min(cap, config->max_running_requests - kept) : cap;
+  }
   /// Whether the request can never be served: prefix and reservation exceed the capacity.
   [[nodiscard]] bool never_fits(const RequestView& request) const noexcept {
     return agents[request.agent].prefix_tokens + request.kv_tokens > config->kv_capacity_tokens;

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <limits>
+#include <memory>
 #include <utility>
 
 #include "vector_loops.hpp"
@@ -12,7 +13,19 @@ namespace topas::detail {
 
 namespace {
 
-double lowered(double residual, double reduction) noexcept { return std::max(residual - reduction, 0.0); }
+/// longest[k] = the largest of the stages' values[k], none below zero; zero without a stage.
+template <class ValuesOf>
+void longest_of(double* longest, const std::vector<std::uint32_t>& stages, const ValuesOf& values_of,
+                std::size_t columns) {
+  if (stages.empty()) {
+    std::fill_n(longest, columns, 0.0);
+    return;
+  }
+  std::copy_n(values_of(stages.front()), columns, longest);
+  for (std::size_t at = 1; at < stages.size(); ++at) {
+    raise(longest, values_of(stages[at]), columns);
+  }
+}
 
 static_assert(PathBlock::kSubsetStages <= kTags);
 
@@ -63,21 +76,18 @@ void PathBlock::refresh() {
   }
 }
 
-/// Tails of every stage (paper, section IV-B: in reverse topological order): its residual and the longest tail behind.
-void PathBlock::longest_tails(std::span<const double> reduction, Rows& tails) const {
+/// Tails of every stage (paper, section IV-B: in reverse topological order): its residual and the longest tail behind;
+/// `tails` has room for a row for each.
+void PathBlock::longest_tails(std::span<const double> reduction, double* tails) const {
+  const std::size_t columns = outcomes_.residual.columns();
   std::vector<double> lower(next_.size(), 0.0);
   for (std::size_t index = 0; index < reduction.size(); ++index) {
     lower[reducible_[index]] = reduction[index];
   }
   for (std::size_t at = next_.size(); at-- > 0;) {
-    double* tail = tails[at];
-    for (const auto next : next_[at]) {
-      raise(tail, tails[next], tails.columns());
-    }
-    const double* residual = outcomes_.residual[at];
-    for (std::size_t k = 0; k < tails.columns(); ++k) {
-      tail[k] += lowered(residual[k], lower[at]);
-    }
+    double* tail = tails + at * columns;
+    longest_of(tail, next_[at], [&](std::uint32_t next) { return tails + next * columns; }, columns);
+    add_lowered(tail, outcomes_.residual[at], lower[at], columns);
   }
 }
 
@@ -89,24 +99,30 @@ void PathBlock::prepare_sources() {
     below_at_.push_back(next_[at].empty() ? 0 : rows++);
   }
   const bool parallel = std::all_of(next_.begin(), next_.end(), [](const auto& next) { return next.empty(); });
-  Rows tails;  // of parallel stages: their residuals
+  std::unique_ptr<double[]> tails;  // NOLINT(modernize-avoid-c-arrays): a vector would fill it with zeros first
   if (!parallel) {
-    tails = Rows(next_.size(), columns);
-    longest_tails({}, tails);
+    tails = std::make_unique_for_overwrite<double[]>(next_.size() * columns);
+    longest_tails({}, tails.get());
   }
-  below_.reset(rows, columns);
-  others_.reset(1, columns);
+  const auto tail_of = [&](std::uint32_t at) -> const double* {
+    return parallel ? outcomes_.residual[at] : tails.get() + at * columns;  // of parallel stages: their residuals
+  };
+  below_.resize(rows, columns);
+  others_.resize(1, columns);
+  std::fill_n(below_[0], columns, 0.0);
   for (std::size_t index = 0; index < reducible_.size(); ++index) {
-    for (const auto next : next_[reducible_[index]]) {
-      raise(below_[below_at_[index]], tails[next], columns);
+    if (below_at_[index] != 0) {
+      longest_of(below_[below_at_[index]], next_[reducible_[index]], tail_of, columns);
     }
   }
+  std::vector<std::uint32_t> others;
   for (std::uint32_t at = 0; at < next_.size(); ++at) {
     if (std::find(reducible_.begin(), reducible_.end(), at) == reducible_.end()) {
       // Also stages that are not sources: their tails are never longer than a source's before them, reducible or not.
-      raise(others_[0], parallel ? outcomes_.residual[at] : tails[at], columns);
+      others.push_back(at);
     }
   }
+  longest_of(others_[0], others, tail_of, columns);
 }
 
 double PathBlock::expected_path(std::span<const double> reduction, PathScratch& scratch) const {
@@ -163,12 +179,8 @@ void PathBlock::gains_of_subsets(std::span<const double> reduction, std::vector<
   std::copy_n(others_[0], columns, least);
   for (std::size_t index = 0; index < count; ++index) {
     const double* residual = outcomes_.residual[reducible_[index]];
-    const double* behind = below(index);
-    double* length = lengths + index * columns;
-    for (std::size_t k = 0; k < columns; ++k) {
-      least[k] = std::max(least[k], lowered(residual[k], reduction[index]) + behind[k]);
-      length[k] = tagged(residual[k] + behind[k], index);
-    }
+    raise_path(least, residual, reduction[index], below(index), columns);
+    add_tagged(lengths + index * columns, residual, below(index), index, columns);
   }
   sort_columns(lengths, count, columns);
   gains.assign(std::size_t{1} << count, 0.0);
@@ -195,12 +207,12 @@ void PathBlock::gains_of_subsets(std::span<const double> reduction, std::vector<
 
 double PathBlock::from_all(std::span<const double> reduction, PathScratch& scratch) const {
   const std::size_t columns = outcomes_.residual.columns();
-  Rows tails(next_.size(), columns);
+  double* path = scratch.values((next_.size() + 1) * columns);
+  double* tails = path + columns;
   longest_tails(reduction, tails);
-  double* path = scratch.values(columns);
-  std::fill_n(path, columns, 0.0);
-  for (std::size_t at = 0; at < next_.size(); ++at) {
-    raise(path, tails[at], columns);
+  std::copy_n(tails, columns, path);
+  for (std::size_t at = 1; at < next_.size(); ++at) {
+    raise(path, tails + at * columns, columns);
   }
   return weighted_sum(outcomes_.weights.data(), path, columns) / outcomes_.total_weight;
 }

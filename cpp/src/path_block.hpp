@@ -63,7 +63,7 @@ class PathBlock {
  private:
   [[nodiscard]] double from_sources(std::span<const double> reduction, PathScratch& scratch) const;
   [[nodiscard]] double from_all(std::span<const double> reduction, PathScratch& scratch) const;
-  void longest_tails(std::span<const double> reduction, Rows& tails) const;
+  void longest_tails(std::span<const double> reduction, double* tails) const;
   void prepare_sources();
   [[nodiscard]] const double* below(std::size_t index) const noexcept { return below_[below_at_[index]]; }
 

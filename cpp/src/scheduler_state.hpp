@@ -126,6 +126,7 @@ struct Scheduler::State {
   mutable std::vector<detail::StageOutlook> stage_outlooks;      // reused
   mutable std::vector<detail::RequestOutlook> request_outlooks;  // reused
   mutable std::vector<double> ends;                              // reused
+  mutable detail::Instance instance;                             // reused
 
   // Look-ups; they throw UnknownId.
   [[nodiscard]] detail::Agent& agent(const Id& id);
@@ -156,7 +157,8 @@ struct Scheduler::State {
   [[nodiscard]] const detail::TaskModel& model_of(const detail::Task& task) const;
   [[nodiscard]] double path_of(const detail::Task& task) const;
   [[nodiscard]] detail::TaskView view_of(const detail::Task& task, double age_scale_s, double now) const;
-  void fill(detail::Instance& instance, double now) const;
+  /// The state as a decision sees it, until the next one is asked for.
+  [[nodiscard]] const detail::Instance& view(double now) const;
 };
 
 }  // namespace topas

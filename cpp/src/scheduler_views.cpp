@@ -130,10 +130,11 @@ detail::TaskView Scheduler::State::view_of(const Task& task, double age_scale_s,
                               config.urgency > 0.0 ? path_of(task) : 0.0);
 }
 
-void Scheduler::State::fill(Instance& instance, double now) const {
+const Instance& Scheduler::State::view(double now) const {
   const std::uint64_t mark = ++decisions;
   const double scale = age_scale_s();
   const bool services = config.gain_model == GainModel::service || config.preempt_limit > 0.0;
+  instance.clear();
   instance.config = &config;
   const auto view_of_request = [&](const Request& request, std::uint32_t agent) {
     const Task& task = *request.task;
@@ -173,13 +174,12 @@ void Scheduler::State::fill(Instance& instance, double now) const {
     }
   }
   instance.index();
+  return instance;
 }
 
 Decision Scheduler::decide(double now) const {
   state_->check_clock(now);
-  Instance instance;
-  state_->fill(instance, now);
-  Decision out = detail::solve(instance);
+  Decision out = detail::solve(state_->view(now));
   out.now = now;
   out.state_version = state_->version;
   return out;

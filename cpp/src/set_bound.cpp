@@ -18,21 +18,6 @@ constexpr std::size_t kOutcomesPerSet = 96;
 
 }  // namespace
 
-SetBound::Sums& SetBound::Sums::add(const Sums& other, int times) noexcept {
-  tokens += times * other.tokens;
-  cover_tokens += times * other.cover_tokens;
-  kept += times * other.kept;
-  uncovered += times * other.uncovered;
-  firm += times * other.firm;
-  incoming += times * other.incoming;
-  moved_tokens += times * other.moved_tokens;
-  fixed += times * other.fixed;
-  for (std::size_t at = 0; at < kPrices; ++at) {
-    worth[at] += times * other.worth[at];
-  }
-  return *this;
-}
-
 SetBound::SetBound(const Instance& instance, const GreedyPack& pack, double density)
     : instance_(instance),
       pack_(pack),

@@ -30,11 +30,25 @@ class SetBound {
     double fixed = 0.0;             ///< J_reuse, and the preemption that is spared
     Worth worth{};
 
-    Sums& operator+=(const Sums& other) noexcept { return add(other, 1); }
-    Sums& operator-=(const Sums& other) noexcept { return add(other, -1); }
+    Sums& operator+=(const Sums& other) noexcept { return add<1>(other); }
+    Sums& operator-=(const Sums& other) noexcept { return add<-1>(other); }
 
    private:
-    Sums& add(const Sums& other, int times) noexcept;
+    template <int Times>
+    Sums& add(const Sums& other) noexcept {
+      tokens += Times * other.tokens;
+      cover_tokens += Times * other.cover_tokens;
+      kept += Times * other.kept;
+      uncovered += Times * other.uncovered;
+      firm += Times * other.firm;
+      incoming += Times * other.incoming;
+      moved_tokens += Times * other.moved_tokens;
+      fixed += Times * other.fixed;
+      for (std::size_t at = 0; at < kPrices; ++at) {
+        worth[at] += Times * other.worth[at];
+      }
+      return *this;
+    }
   };
 
   /// `pack`: for the gains of the waiting requests. `density`: see choose_prices().

@@ -30,6 +30,7 @@ class SetMemo {
   void insert(std::uint64_t set, double value) {
     ++count_;
     if (count_ <= kFew) {
+      entries_.reserve(kFew);
       entries_.push_back({set, value, true});
       return;
     }
@@ -37,6 +38,12 @@ class SetMemo {
       grow();
     }
     entries_[slot_of(set)] = {set, value, true};
+  }
+
+  /// Forgets all, and keeps the room for it.
+  void clear() noexcept {
+    entries_.clear();
+    count_ = 0;
   }
 
  private:

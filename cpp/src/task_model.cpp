@@ -168,7 +168,7 @@ bool TaskModel::refresh(const Config& config, std::span<const StageOutlook> stag
     requests_[at] = requests[at];
   }
   if (changed) {
-    remembered_ = {};
+    remembered_.clear();
     gains_of_sets_.clear();
     last_set_.clear();
   }
@@ -277,6 +277,12 @@ std::span<const double> TaskModel::gains_of_sets(PathScratch& scratch) const {
   for (const Span requests : part.requests) {  // one each
     reduction_.push_back(requests_[order_[requests.begin]].expected_service_s);
   }
+  const auto request_of = [this](Span requests) { return order_[requests.begin]; };
+  if (std::is_sorted(part.requests.begin(), part.requests.end(),
+                     [&](Span a, Span b) { return request_of(a) < request_of(b); })) {  // bit for bit in that order
+    std::visit([&](const auto& block) { block.gains_of_subsets(reduction_, gains_of_sets_, scratch); }, part.block);
+    return gains_of_sets_;
+  }
   std::vector<double> by_stage;
   std::visit([&](const auto& block) { block.gains_of_subsets(reduction_, by_stage, scratch); }, part.block);
   gains_of_sets_.resize(by_stage.size());
@@ -284,7 +290,7 @@ std::span<const double> TaskModel::gains_of_sets(PathScratch& scratch) const {
   for (const double gain : by_stage) {
     gains_of_sets_[set] = gain;
     for (const Span requests : part.requests) {  // to the next set of stages, counting in binary
-      const std::size_t bit = std::size_t{1} << order_[requests.begin];
+      const std::size_t bit = std::size_t{1} << request_of(requests);
       set ^= bit;
       if ((set & bit) != 0) {
         break;

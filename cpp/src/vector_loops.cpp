@@ -1,6 +1,7 @@
 #include "vector_loops.hpp"
 
 #include <algorithm>
+#include <bit>
 
 #include "lanes.hpp"
 
@@ -23,6 +24,13 @@ TOPAS_EVERY_WIDTH void raise_path(double* __restrict path, const double* __restr
 TOPAS_EVERY_WIDTH void raise(double* __restrict above, const double* __restrict values, std::size_t count) {
   for (std::size_t k = 0; k < count; ++k) {
     above[k] = std::max(above[k], values[k]);
+  }
+}
+
+TOPAS_EVERY_WIDTH void add_lowered(double* __restrict sum, const double* __restrict residual, double reduction,
+                                   std::size_t count) {
+  for (std::size_t k = 0; k < count; ++k) {
+    sum[k] += std::max(residual[k] - reduction, 0.0);
   }
 }
 
@@ -92,6 +100,14 @@ TOPAS_EVERY_WIDTH void order(double* __restrict upper, double* __restrict lower,
     const double larger = std::max(upper[k], lower[k]);
     lower[k] = std::min(upper[k], lower[k]);
     upper[k] = larger;
+  }
+}
+
+TOPAS_EVERY_WIDTH void add_tagged(double* __restrict sums, const double* __restrict left,
+                                  const double* __restrict right, std::uint64_t tag, std::size_t count) {
+  for (std::size_t k = 0; k < count; ++k) {
+    const auto bits = std::bit_cast<std::uint64_t>(left[k] + right[k]);
+    sums[k] = std::bit_cast<double>((bits & ~(kTags - 1)) | tag);
   }
 }
 

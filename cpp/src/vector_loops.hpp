@@ -3,7 +3,6 @@
 #pragma once
 
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -14,6 +13,9 @@ void raise_path(double* path, const double* residual, double reduction, const do
 
 /// above[k] = max(above[k], values[k]).
 void raise(double* above, const double* values, std::size_t count);
+
+/// sum[k] += max(residual[k] - reduction, 0).
+void add_lowered(double* sum, const double* residual, double reduction, std::size_t count);
 
 /// Sum of weights[k] * max(before[k], after[k], max(residual[k] - reduction, 0) + below[k]) in eight lanes; `count` is
 /// a multiple of 8.
@@ -35,11 +37,11 @@ void multiply(double* product, const double* left, const double* right, std::siz
 /// (upper[k], lower[k]) = (larger, smaller) of the two.
 void order(double* upper, double* lower, std::size_t count);
 
-/// A value with a number below kTags in the lowest bits of its mantissa: sorting values sorts numbers.
+/// sums[k] = left[k] + right[k] with a number below kTags in the lowest bits of its mantissa: sorting sums sorts
+/// numbers.
 inline constexpr std::uint64_t kTags = 16;
-[[nodiscard]] inline double tagged(double value, std::uint64_t tag) noexcept {
-  return std::bit_cast<double>((std::bit_cast<std::uint64_t>(value) & ~(kTags - 1)) | tag);
-}
+void add_tagged(double* sums, const double* left, const double* right, std::uint64_t tag, std::size_t count);
+
 /// sets[k] |= the bit of values[k]'s tag.
 void mark_tags(std::uint64_t* sets, const double* values, std::size_t count);
 
