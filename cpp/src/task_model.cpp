@@ -121,7 +121,8 @@ void TaskModel::add_part(const Config& config, const Id& task, const StageGraph&
     }
   }
   const auto make_block = [&]() -> std::variant<PathBlock, ParallelBlock> {
-    if (!drawn && is_parallel(graph, block)) {
+    // With a budget the order of the bounds decides which sets are packed: there even their rounding must stay.
+    if (!drawn && config.max_evaluations == 0 && is_parallel(graph, block)) {
       return ParallelBlock(supports, reducible);
     }
     Outcomes outcomes = drawn ? equal_outcomes(block.size(), samples) : enumerate_outcomes(supports, limit);

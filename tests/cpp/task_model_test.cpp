@@ -196,6 +196,35 @@ TEST(TaskModel, GainsOfSetsAreWhatThePathFallsBy) {
   EXPECT_GT(told, 20U);
 }
 
+TEST(TaskModel, WithABudgetGainsOfSetsHaveTheBitsOfTheOutcomes) {
+  Random random(40);
+  std::size_t rounded = 0;
+  for (int round = 0; round < 50; ++round) {
+    Totals totals(4);
+    for (auto& of_stage : totals) {
+      of_stage = {random.unit() * 9, random.unit() * 9, random.unit() * 9};
+      std::sort(of_stage.begin(), of_stage.end());
+    }
+    const Stages stages(totals);
+    const Requests requests{{0, 1.1}, {1, 2.3}, {2, 0.7}, {3, 1.9}};
+    const StageGraph graph = graph_of(Adjacency(4));
+    Config budget = exact_config();
+    budget.max_evaluations = 3;
+    const TaskModel with(budget, Id(1), graph, stages.outlooks(), requests, Scope::whole_path);
+    const TaskModel without(exact_config(), Id(1), graph, stages.outlooks(), requests, Scope::whole_path);
+    const std::vector<std::uint32_t> all{0, 1, 2, 3};
+    const detail::PathBlock block(graph, all, detail::enumerate_outcomes(totals, 100), all);
+    std::vector<double> expected;
+    PathScratch scratch;
+    block.gains_of_subsets(std::vector{1.1, 2.3, 0.7, 1.9}, expected, scratch);
+    const auto gains = with.gains_of_sets(scratch);
+    ASSERT_TRUE(std::equal(gains.begin(), gains.end(), expected.begin(), expected.end())) << "round " << round;
+    const auto others = without.gains_of_sets(scratch);
+    rounded += std::equal(others.begin(), others.end(), expected.begin(), expected.end()) ? 0U : 1U;
+  }
+  EXPECT_GT(rounded, 0U) << "or the budget would need no exception";
+}
+
 /// Histories that grow, behind the outlooks of one task.
 class GrowingTask {
  public:
