@@ -103,6 +103,7 @@ EVERYTHING = {
     "idle_expiry_s": 60,
     "reask_s": 0.5,
     "allow_untested_version": True,
+    "prefix_copies": {"host_bytes": 1 << 30},
 }
 
 
@@ -143,6 +144,12 @@ def test_yaml_is_read_and_an_empty_file_means_the_defaults(tmp_path: Path) -> No
         ("reask_s: .nan", "reask_s", "nan"),
         ("allow_untested_version: 2", "allow_untested_version", "2"),
         ("allow_untested_version: 'yes'", "allow_untested_version", "'yes'"),
+        ("prefix_copies: true", "prefix_copies", "True"),
+        ("prefix_copies: {}", "prefix_copies.host_bytes", "{}"),
+        ("prefix_copies: {host_bytes: 0}", "prefix_copies.host_bytes", "0"),
+        ("prefix_copies: {host_bytes: 1.5}", "prefix_copies.host_bytes", "1.5"),
+        ("prefix_copies: {host_bytes: 64GiB}", "prefix_copies.host_bytes", "'64GiB'"),
+        ("prefix_copies: {host_bytes: 9, colour: 1}", "prefix_copies.colour", "1"),
         ("colour: red", "colour", "'red'"),
         ("- preset", "file", r"\['preset'\]"),
     ],

@@ -140,6 +140,18 @@ class Agents:
         """Tokens of an agent's static prefix."""
         return self._agents[agent].tokens
 
+    def prefix(self, agent: str) -> tuple[Tokens, Namespace] | None:
+        """Token ids, int64, shape [tokens], and namespace of an agent's static prefix, if known."""
+        entry = self._agents.get(agent)
+        if entry is None or not entry.can_be_looked_for:
+            return None
+        tokens = self._heads.tokens(entry.head, entry.tokens)
+        return (tokens, entry.namespace) if len(tokens) == entry.tokens else None
+
+    def is_live(self, agent: str) -> bool:
+        """Whether an agent has live requests."""
+        return agent in self._agents and self._agents[agent].live > 0
+
     def used_by_workflow(self, agent: str, count: int) -> None:
         """So many more (or fewer) stages of registered workflows name it."""
         self._agents[agent].workflows += count

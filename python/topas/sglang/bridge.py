@@ -23,7 +23,9 @@ from topas.sglang.heads import HeadTable
 from topas.sglang.leaders import Leaders
 from topas.sglang.ledger import Ledger
 from topas.sglang.metrics import Counts
-from topas.sglang.roster import Roster
+from topas.sglang.once import OnceLog
+from topas.sglang.residency import residency_of
+from topas.sglang.roster import Entry, Roster
 from topas.sglang.settings import Settings
 from topas.sglang.view import View
 
@@ -61,6 +63,7 @@ class Bridge:
         self.view = view
         self.counts = counts
         self.on_decision: Callable[[topas.Decision], None] | None = None
+        self.residency = residency_of(view, settings, clock)
         self._settings = settings
         self._clock = clock
         self._costs = CostMeter(view.delay, stalls=settings.moves_once, tell=counts.set_profile)
@@ -69,7 +72,7 @@ class Bridge:
         self._due = False  # something has happened since the last decision
         self._look_around = False  # requests may have gone without a word
         self._broken: Exception | None = None
-        self._failures: set[str] = set()  # that are in the log
+        self._log = OnceLog(logger, "this pass is left to SGLang's own policy")
         self._off = False  # not even falling back works
         self._decided_s = self._kept_house_s = clock.now
         self._new_core()
@@ -90,6 +93,7 @@ class Bridge:
         self._leaders = Leaders(
             lambda entry: self.ledger.agent_of(entry.id),
             lambda agent: self.ledger.agents.is_held(agent, self.view.holds),
+            self.residency.is_coming,
         )
 
     def _config(self) -> topas.Config:
@@ -123,6 +127,7 @@ class Bridge:
         if self._off:
             return
         try:
+            self.residency.computed()
             for req in batch.reqs:
                 if req.finished() and (entry := self._roster.get(req)) is not None:
                     self._roster.leave(entry, aborted=self.view.was_aborted(req))
@@ -154,25 +159,22 @@ class Bridge:
         begin = time.perf_counter()
         self.counts.passes += 1
         self._costs.tick(self._clock.now)
-        if not self._has_work and self.view.is_empty(running_batch):
+        self.residency.land(self.view.needs(running_batch), self._roster.in_use)
+        has_work = self._due or self._clock.busy or self._broken is not None
+        if not has_work and self.view.is_empty(running_batch):
             return admit()
-        victims: list[Any] = []
-        try:
-            victims = self._plan(running_batch)
-            shown = self._shown(self.view.waiting)
-        except Exception as error:
-            shown = self.view.waiting
-            self._fall_back(error, running_batch)
+        victims = self._attempt(self._plan, running_batch)
         if victims:
             self.view.release(running_batch, victims)
-        self.view.show(shown, running_batch)
+        shown = None if victims is None else self._attempt(self._shown, running_batch)
+        self.view.show(self.view.waiting if shown is None else shown, running_batch)
         self.counts.spent(time.perf_counter() - begin)
         try:
             result = admit()
         finally:
             begin = time.perf_counter()
             shown, admitted = self.view.restore()
-            for req in victims:
+            for req in victims or ():
                 self.view.requeue(req)
         try:
             self._note(admitted, shown, result)
@@ -183,9 +185,13 @@ class Bridge:
             time.sleep(_NAP_S)
         return result
 
-    @property
-    def _has_work(self) -> bool:
-        return self._due or self._clock.busy or self._broken is not None
+    def _attempt(self, step: Callable[[Any], list[Any]], running_batch: Any) -> list[Any] | None:
+        """Take a step of ours; ``None`` if it fails: the pass is SGLang's then."""
+        try:
+            return step(running_batch)
+        except Exception as error:
+            self._fall_back(error, running_batch)
+            return None
 
     def _plan(self, running_batch: Any) -> list[Any]:
         """Ask the core if there is a reason to; return the requests to throw out."""
@@ -197,11 +203,8 @@ class Bridge:
         if self._look_around or now - self._kept_house_s > _HOUSEKEEPING_S:
             self._keep_house(now, running_batch)
         idle = not self.view.running(running_batch)
-        if (
-            not self._due
-            and not (idle and len(self._roster))
-            and not (self.view.waiting and now - self._decided_s > self._settings.reask_s)
-        ):
+        asks_again = self.view.waiting and now - self._decided_s > self._settings.reask_s
+        if not (self._due or (idle and self._roster) or asks_again):
             return []
         victims = self._decide(now)
         if idle and self._roster and not self._roster.planned and not self._unmanaged:
@@ -213,34 +216,29 @@ class Bridge:
         if self._costs.has_changed:
             self.core.reconfigure(self._config())
         self._roster.tell_progress()
-        decision = self.ledger.decide(now, self.view.holds)
+        decision = self.ledger.decide(now, self.residency.holds)
         self._roster.check(decision.admit, decision.preempt)
-        victims: list[Any] = []
-        for rid in decision.preempt:
-            entry = self._roster[int(rid)]
-            if entry.running and not (
-                entry.has_gained and self.view.can_be_preempted(entry.req, len(victims))
-            ):
-                self.ledger.started(now, entry.id)  # it stays; SGLang's own accounts know of it
-                continue
-            if entry.running:
-                victims.append(entry.req)
-            self._roster.stop(entry)
-        for rid in decision.admit:
-            self._roster.planned[int(rid)] = self._roster[int(rid)]
+        victims = self._roster.apply(decision.admit, decision.preempt, self._may_go)
         while self._roster.planned and self.core.usage().kv_tokens > self.view.capacity_tokens:
             self._roster.stop(next(reversed(self._roster.planned.values())))  # one above stayed
+        self.residency.decided(self._roster.agents(), self.ledger.agents)
         self._due = bool(decision.admit and self._settings.policy.get("action_cap"))
         self._count(decision)
         return victims
 
-    def _shown(self, queue: list[Any]) -> list[Any]:
+    def _may_go(self, entry: Entry, others: int) -> bool:
+        """Whether a request can be preempted beside so many others without harm or livelock."""
+        if entry.running:
+            return entry.has_gained and self.view.can_be_preempted(entry.req, others)
+        return not self.residency.is_promised(self.ledger.agent_of(entry.id))
+
+    def _shown(self, running_batch: Any) -> list[Any]:
         """What SGLang may admit now, in that order."""
+        self.residency.enter(is_idle=not self.view.running(running_batch))
         if self._unmanaged or self._roster.planned:
-            there = {id(req) for req in queue}
+            there = {id(req) for req in self.view.waiting}
             self._unmanaged = [req for req in self._unmanaged if id(req) in there]
-            for entry in [e for e in self._roster.planned.values() if id(e.req) not in there]:
-                self._roster.leave(entry, aborted=True)
+            self._roster.keep_planned(there)
         chosen = self._leaders.select(self._roster.planned.values())
         return self._unmanaged + [entry.req for entry in chosen]
 
@@ -249,10 +247,13 @@ class Bridge:
         for req in shown:
             if id(req) in admitted and (entry := self._roster.get(req)) is not None:
                 self._roster.start(entry)
+        if admitted:
+            self.residency.admitted()
         batch, running = result
         stuck = not admitted and batch is None and self.view.chunked is None
         if stuck and self._roster.refuse(shown):
             self.counts.refused()  # no room; the core is asked when there may be again
+            self.residency.give_way(self._roster.in_use())
         if batch is not None or running.reqs:
             self._costs.launched(*self.view.load(batch, running))
         self._clock.busy = bool(self._roster) or self.ledger.tasks > 0
@@ -263,23 +264,22 @@ class Bridge:
         """Leave the pass to SGLang; the core starts afresh from what is there."""
         if self._off:
             return
-        reason = type(error).__name__
-        if reason not in self._failures:
-            self._failures.add(reason)
-            logger.error("topas: this pass is left to SGLang's own policy", exc_info=error)
         try:
-            self.counts.fell_back(reason)
+            self.counts.fell_back(self._log(error))
             self._due = True
             if isinstance(error, _NothingAdmitted):
                 self._look_around = True
+                self.residency.give_way(self._roster.in_use())
                 return
             self._broken = None
+            self.residency.reset()
             errors = self.ledger.hint_errors
             self._new_core()
             self._unmanaged += self._roster.tell(self.ledger, self.view.running(running_batch))
             self.ledger.hint_errors = errors
         except Exception:
             self._off = True
+            self.residency.reset()
             logger.critical("topas: off from now on: SGLang's own policy runs", exc_info=True)
 
     def _keep_house(self, now: float, running_batch: Any) -> None:

@@ -1,8 +1,8 @@
 """One clock for all ranks: read on the rank that receives the requests, carried with them.
 
 Every rank must decide alike, so no rank may read a clock of its own. SGLang broadcasts what the
-first rank has received; the reading travels at the end of that list. So does what else the first
-rank alone measures: the bandwidth of copies.
+first rank has received; the reading travels at the end of that list, and with it the word of the
+first rank on the copies that are over (:mod:`topas.sglang.flights`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Reading:
     ----------
     now : float
         Seconds of the first rank's monotonic clock.
-    load_bytes_per_s : float or None
-        Bandwidth of loads to the first rank, to two digits; ``None`` before the first.
+    word : tuple of int
+        The first rank's copies that are over.
     """
 
     now: float
-    load_bytes_per_s: float | None = None
+    word: tuple[int, ...] = ()
 
 
 class RankClock:
@@ -40,23 +40,21 @@ class RankClock:
         Seconds; stands still between passes.
     busy : bool
         Whether the time is wanted on passes without messages too.
-    load_bytes_per_s : float or None
-        The latest bandwidth that has come with a reading; ``None`` before the first.
-    measure : callable or None
-        Returns the bandwidth of loads on this rank (``PrefixStore.measured_bandwidth``); asked on
-        the rank that reads the time only.
+    word : callable
+        What the first rank has to say beside the time; nothing by default.
     """
 
     def __init__(self) -> None:
         self.now = 0.0
         self.busy = False
-        self.load_bytes_per_s: float | None = None
-        self.measure: Callable[[], float | None] | None = None
+        self.word: Callable[[], tuple[int, ...]] = tuple
+        self._heard: tuple[int, ...] = ()
 
     def attach(self, messages: list[Any]) -> list[Any]:
-        """Add a reading to what the first rank has received, if anybody needs the time."""
-        if messages or self.busy:
-            return [*messages, Reading(time.monotonic(), self._measured())]
+        """Add a reading to what the first rank has received, if anybody needs it."""
+        word = self.word()
+        if messages or self.busy or word:
+            return [*messages, Reading(time.monotonic(), word)]
         return messages
 
     def detach(self, messages: list[Any]) -> list[Any]:
@@ -65,12 +63,10 @@ class RankClock:
         if not readings:
             return messages
         self.now = max(self.now, *(reading.now for reading in readings))
-        for reading in readings:
-            if reading.load_bytes_per_s is not None:
-                self.load_bytes_per_s = reading.load_bytes_per_s
+        self._heard = readings[-1].word
         return [message for message in messages if not isinstance(message, Reading)]
 
-    def _measured(self) -> float | None:
-        """Two digits: what is below the noise changes no decision."""
-        found = None if self.measure is None else self.measure()
-        return None if found is None else float(f"{found:.2g}")
+    def take_word(self) -> tuple[int, ...]:
+        """The first rank's latest word, once."""
+        word, self._heard = self._heard, ()
+        return word

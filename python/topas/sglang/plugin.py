@@ -94,6 +94,12 @@ def _aborted(_: None, scheduler: Any, *args: Any, **kwargs: Any) -> None:
         bridge.aborted()
 
 
+def _flushed(done: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+    bridge = bridge_of(scheduler)
+    if bridge is not None and done:
+        bridge.residency.flushed()
+
+
 def _received(
     original: Callable[..., list[Any]], receiver: Any, messages: Any, *args: Any, **kwargs: Any
 ) -> list[Any]:
@@ -110,6 +116,7 @@ HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     (f"{_SCHEDULER}.Scheduler.process_batch_result", "AFTER", _processed),
     (f"{_SCHEDULER}.Scheduler.abort_request", "AFTER", _aborted),
     (f"{_SCHEDULER}.Scheduler.process_pending_chunked_abort", "AFTER", _aborted),
+    (f"{_SCHEDULER}.Scheduler.flush_cache", "AFTER", _flushed),
     (f"{_RECEIVER}.SchedulerRequestReceiver._broadcast_reqs_across_ranks", "AROUND", _received),
 )
 
@@ -201,7 +208,7 @@ def _bridge(scheduler: Any, settings: Any) -> Any:
     from topas.sglang.metrics import Counts, Prometheus
     from topas.sglang.view import View, reasons_against
 
-    _accept(reasons_against(scheduler))
+    _accept(reasons_against(scheduler, settings.prefix_copies is not None))
     arguments = scheduler.server_args
     rank = int(scheduler.tp_group.rank_in_group)  # 0 reports
     exports = bool(arguments.enable_metrics) and rank == 0

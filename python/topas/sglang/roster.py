@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,6 +111,45 @@ class Roster:
                     else f"a decision admits request {rid}, which does not wait"
                 )
 
+    def apply(
+        self, admit: Sequence[Any], preempt: Sequence[Any], may_go: Callable[[Entry, int], bool]
+    ) -> list[Any]:
+        """Carry out a decision that was checked; return the requests to throw out.
+
+        Parameters
+        ----------
+        admit, preempt : sequence of int
+            Ids; those admitted are planned from now on.
+        may_go : callable
+            Whether an entry can be preempted beside so many others. One that cannot stays, and the
+            ledger is told.
+        """
+        victims: list[Any] = []
+        for rid in preempt:
+            entry = self[int(rid)]
+            if not may_go(entry, len(victims)):
+                self._ledger.started(self._clock.now, entry.id)
+                continue
+            if entry.running:
+                victims.append(entry.req)
+            self.stop(entry)
+        for rid in admit:
+            self.planned[int(rid)] = self[int(rid)]
+        return victims
+
+    def agents(self) -> dict[str, bool]:
+        """The agents of running and planned requests; whether one of an agent's runs."""
+        found: dict[str, bool] = {}
+        for entry in self:
+            if entry.running or entry.id in self.planned:
+                agent = self._ledger.agent_of(entry.id)
+                found[agent] = found.get(agent, False) or entry.running
+        return found
+
+    def in_use(self) -> list[str]:
+        """The agents of running requests."""
+        return [agent for agent, runs in self.agents().items() if runs]
+
     def add(self, req: Any) -> None:
         """A new request waits."""
         self._next_id += 1
@@ -179,6 +218,11 @@ class Roster:
         for entry in gone:
             self.leave(entry, aborted=True)
         return bool(gone)
+
+    def keep_planned(self, there: Collection[int]) -> None:
+        """Planned ones whose requests are not among these (by ``id``) are aborted."""
+        for entry in [e for e in self.planned.values() if id(e.req) not in there]:
+            self.leave(entry, aborted=True)
 
     def tell(self, ledger: Ledger, running: Iterable[Any]) -> list[Any]:
         """Start afresh with another ledger; return the requests that it does not take.

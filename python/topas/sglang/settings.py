@@ -13,7 +13,7 @@ import topas
 from topas.errors import ConfigError
 from topas.sglang.switch import is_enabled
 
-__all__ = ["Settings"]
+__all__ = ["PrefixCopies", "Settings"]
 
 #: Over the presets, for an engine that computes prefixes and preempted requests again: a prefix is
 #: paid for once however many tasks wait for it, room is used, prefixes soon wanted are worth more
@@ -31,6 +31,20 @@ _IN_AN_ENGINE: Mapping[str, Mapping[str, Any]] = {
 
 #: Fields of topas.Config that come from the engine and cannot be set.
 _OF_THE_ENGINE = ("kv_capacity_tokens", "max_running_requests")
+
+
+class PrefixCopies(BaseModel):
+    """How static prefixes are copied to host memory and back (``docs/prefix_copies.md``).
+
+    Parameters
+    ----------
+    host_bytes : int
+        Host memory for copies, bytes; each tensor-parallel rank takes so much.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    host_bytes: int = Field(ge=1)
 
 
 class Settings(BaseModel):
@@ -56,6 +70,8 @@ class Settings(BaseModel):
         While requests wait and nothing happens the core is asked again so often, seconds.
     allow_untested_version : bool
         Start on a version of SGLang outside the tested range, if every hook takes.
+    prefix_copies : PrefixCopies or None
+        Resident prefixes are pinned, and copied to host memory and back; None: neither.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -67,6 +83,7 @@ class Settings(BaseModel):
     idle_expiry_s: float = Field(default=300.0, gt=0, allow_inf_nan=False)
     reask_s: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     allow_untested_version: bool = False
+    prefix_copies: PrefixCopies | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings | None:

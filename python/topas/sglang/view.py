@@ -1,11 +1,11 @@
-"""SGLang's scheduler as the bridge sees it: the one place that knows how versions differ.
+"""SGLang's scheduler as the bridge sees it; with :mod:`topas.sglang.cache` all that knows SGLang.
+
+How versions differ:
 
 =====================================  ==========================================================
 what                                   difference
 =====================================  ==========================================================
 ``ScheduleBatch.release_req``          up to 0.5.18 it also takes the server arguments
-result of ``match_prefix``             up to 0.5.21 the slots themselves, then their number
-``RadixKey``                           from 0.5.18 on it has a ``cache_salt``
 ``Req.cache_salt``, ``Req.kv_hints``,  from 0.5.18, 0.5.21 and 0.5.21 on
 ``Req.beam_group``
 =====================================  ==========================================================
@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from topas.sglang.agents import Namespace
+from topas.sglang.cache import PrefixCache
 from topas.sglang.heads import Tokens
 from topas.sglang.hints import Carriers
 
@@ -70,9 +70,9 @@ def refused_arguments(arguments: Any) -> list[str]:
     return reasons
 
 
-def reasons_against(scheduler: Any) -> list[str]:
-    """Why topas cannot drive this scheduler; empty when it can."""
-    reasons = []
+def reasons_against(scheduler: Any, copies: bool = False) -> list[str]:
+    """Why topas cannot drive this scheduler, with prefix copies or without; empty when it can."""
+    reasons = PrefixCache(scheduler).reasons_against_copies() if copies else []
     if getattr(scheduler.tree_cache, "disable", False):
         reasons.append("a model for which SGLang has no prefix cache")
     if not scheduler.is_generation:
@@ -104,7 +104,7 @@ class View:
         cpu = str(getattr(scheduler, "device", None)) == "cpu"  # a launch returns with its results
         self.delay = int(bool(scheduler.enable_overlap) and not cpu)  # of results, in passes
         self._release_extra: tuple[Any, ...] | None = None
-        self._key_has_salt: bool | None = None
+        self.cache = PrefixCache(scheduler)
         self._queue: list[Any] | None = None  # all of it, while SGLang sees only some
         self._shown: list[Any] = []
         self._late: list[Any] = []  # what comes in meanwhile
@@ -238,21 +238,44 @@ class View:
         pages = -(-(prompt + max(new, 1)) // self.page_size)
         return max(min(pages * self.page_size, self.capacity_tokens) - prompt, 1)
 
-    # -- the cache
+    # -- memory
 
     def holds(self, tokens: Tokens, namespace: Namespace) -> int:
         """How many of these tokens, counted from the first, the prefix tree has."""
-        from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
-        from sglang.srt.mem_cache.radix_cache import RadixKey
+        return self.cache.match(tokens, namespace).length
 
-        if self._key_has_salt is None:
-            self._key_has_salt = "cache_salt" in inspect.signature(RadixKey).parameters
-        extra_key, salt, _ = namespace
-        more = {"cache_salt": salt} if self._key_has_salt else {}
-        key = RadixKey(array("q", tokens.tobytes()), extra_key, **more)
-        match = self.scheduler.tree_cache.match_prefix(MatchPrefixParams(key=key))
-        length = getattr(match, "device_prefix_len", None)
-        return int(len(match.device_indices) if length is None else length)
+    def needs(self, running_batch: Any) -> int:
+        """Slots that SGLang takes in a pass for the requests that run, at most."""
+        tokens = len(running_batch.reqs) * self.page_size
+        if self.chunked is not None:
+            chunk = int(self.scheduler.chunked_prefill_size or 0)
+            tokens += chunk + self.page_size if chunk > 0 else 0
+        return tokens
+
+    def copy_backend(self, device: Any) -> Any | None:
+        """How prefixes are copied on a device; ``None`` for the backend that goes with it.
+
+        On a GPU a copy has to come after what the stream of the forward passes has queued.
+        """
+        if device.type != "cuda":
+            return None
+        from topas.sglang.prefixes import CudaBackend
+
+        return CudaBackend(device, compute_stream=getattr(self.scheduler, "forward_stream", None))
+
+    @property
+    def ranks(self) -> int:
+        """Tensor-parallel ranks."""
+        return int(self.scheduler.server_args.tp_size)
+
+    def all_well(self, here: Sequence[bool]) -> list[bool]:
+        """Whether each of some things went well on all ranks; all of them call it at a time."""
+        import torch  # type: ignore[import-not-found, unused-ignore]
+
+        flags = torch.tensor([int(fine) for fine in here], dtype=torch.int64)
+        group = self.scheduler.tp_cpu_group
+        torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MIN, group=group)
+        return [bool(flag) for flag in flags.tolist()]
 
     # -- what is done to it
 
