@@ -183,7 +183,11 @@ class Residency(NoCopies):
             if (found := agents.prefix(agent)) is not None:
                 self._prefixes[agent] = self._known(before.get(agent), *found)
         self._wanted = {prefix.key: prefix for prefix in self._prefixes.values()}
-        waited_for = {p.key for agent, p in before.items() if agents.is_live(agent)}
+        gone = {agent: p.key for agent, p in before.items() if p.key not in self._wanted}
+        for agent, key in gone.items():
+            if agent in self._prefixes:  # it has another one now
+                self._try(key, self._outdate, key)
+        waited_for = {key for agent, key in gone.items() if agents.is_live(agent)}
         for key in [key for key in self._held if key not in self._wanted]:
             self._try(key, self._leave, self._held[key], key in waited_for)
         self._no_room &= self._wanted.keys()
@@ -192,6 +196,8 @@ class Residency(NoCopies):
         self._left_alone &= self._wanted.keys()
         for key in self._wanted:
             self.store.touch(key)
+            if key in self._held:
+                self._held[key].is_leaving = False
         self._is_due = True
 
     @staticmethod
@@ -223,9 +229,7 @@ class Residency(NoCopies):
             self._no_room.clear()  # who finds no room now is computed, when SGLang has the room
 
     def _is_settled(self, key: str) -> bool:
-        if (held := self._held.get(key)) is not None:
-            held.is_leaving = False
-        return held is not None or key in self._left_alone
+        return key in self._held or key in self._left_alone
 
     def admitted(self) -> None:
         """See :class:`NoCopies`."""
@@ -236,7 +240,7 @@ class Residency(NoCopies):
         used = {prefix.key for agent in in_use if (prefix := self._prefixes.get(agent))}
         for key in [key for key in self._held if key not in used]:
             self.gave_way += 1
-            self._let_go(key)
+            self._try(key, self._let_go, key)
         self._left_alone |= (self._wanted.keys() - used) | self._no_room
         self._no_room.clear()
         self._has_progressed = False
@@ -246,7 +250,7 @@ class Residency(NoCopies):
     def reset(self) -> None:
         """See :class:`NoCopies`."""
         for key in list(self._held):
-            self._let_go(key)
+            self._try(key, self._let_go, key)
         self._forget_wishes()
 
     def flushed(self) -> None:
@@ -331,6 +335,7 @@ class Residency(NoCopies):
     def _load(self, prefix: _Prefix) -> None:
         """Begin to copy a prefix in, if there is a copy and room for it."""
         if self.store.state(prefix.key) != _ON_HOST:
+            self._no_room.discard(prefix.key)
             return
         slots = self._cache.allocate(len(prefix.tokens))
         if slots is None:
@@ -390,6 +395,12 @@ class Residency(NoCopies):
                 self._cache.free(held.slots)
             else:
                 self._cache.unlock(held.lock)
+
+    def _outdate(self, key: str) -> None:
+        """The prompts of an agent share less than they did: nobody has this prefix any more."""
+        if key in self._held:
+            self._let_go(key)
+        self._drop_copy(key)
 
     def _drop_copy(self, key: str) -> None:
         """Nothing is left of a prefix in the store, whether its copy went well here or not."""

@@ -1,0 +1,149 @@
+"""What the tests of residency share: loads that return to their prefixes, and copies on a leash."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from driving import Asked, bridge_of, tokens
+from topas.sglang.prefixes.backends import CpuLane
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+    from engine import InProcessEngine
+    from topas.sglang.residency import Residency
+
+COPIES = {"prefix_copies": {"host_bytes": 64 << 20}}
+LENGTH = 192
+PREFIXES = [tokens(40 + seed, LENGTH) for seed in range(4)]
+POOL = 560  # tokens: two prefixes and what runs on them
+
+
+def residency_of(engine: InProcessEngine) -> Residency:
+    """Return what carries out residency in an engine."""
+    residency: Any = bridge_of(engine).residency
+    return residency
+
+
+def load(rounds: int = 3, each: int = 3, new: int = 8, **fields: Any) -> list[Asked]:
+    """Return requests that come back to each of the prefixes in turn, ``each`` at a time."""
+    count = rounds * each * len(PREFIXES)
+    return [
+        Asked(
+            f"r{i:03}",
+            PREFIXES[i // each % len(PREFIXES)] + tokens(900 + i, 4 + i % 9),
+            new + i % 3,
+            fields,
+        )
+        for i in range(count)
+    ]
+
+
+def trickle(asked: list[Asked], at_once: int = 6) -> Callable[[InProcessEngine], bool]:
+    """Return what keeps so many requests in an engine until all are sent (for ``on_pass``)."""
+    left = list(asked)
+
+    def on_pass(engine: InProcessEngine) -> bool:
+        open_ = sum(output.finish is None for output in engine.outputs.values())
+        for _ in range(at_once - open_):
+            if left:
+                left.pop(0).submit_to(engine)
+        return bool(left)
+
+    return on_pass
+
+
+def all_of(*steps: Callable[[InProcessEngine], object]) -> Callable[[InProcessEngine], bool]:
+    """Return one ``on_pass`` made of several."""
+
+    def on_pass(engine: InProcessEngine) -> bool:
+        more = [step(engine) for step in steps]  # each of them takes its turn
+        return any(more)
+
+    return on_pass
+
+
+class Leash:
+    """Holds copies of one direction back, lets them fail, or spoils what they copy.
+
+    Parameters
+    ----------
+    patch
+        Takes the place of the lane's copying.
+    direction
+        ``load`` or ``save``.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, direction: str) -> None:
+        self.go = threading.Event()
+        self.go.set()
+        self.fails = 0
+        self.spoils = False
+        self.copies = 0
+        copy_group = CpuLane.copy_group
+        leash = self
+
+        def copied(lane: Any, index: int) -> Any:
+            if lane._job.direction != direction:
+                return copy_group(lane, index)
+            leash.copies += 1
+            assert leash.go.wait(60), "the test has forgotten to let go"
+            if leash.fails > 0:
+                leash.fails -= 1
+                raise OSError("the bus is gone")
+            if leash.spoils:
+                lane._job.host.memory[index].zero_()
+            return copy_group(lane, index)
+
+        patch.setattr(CpuLane, "copy_group", copied)
+
+
+def inconsistencies(engine: InProcessEngine) -> list[str]:
+    """Return where pins, store, tree and core disagree; for ``on_pass``, between passes."""
+    residency = residency_of(engine)
+    cache, store = residency._cache, residency.store
+    wrong = []
+    for key, held in residency._held.items():
+        prefix, state = held.prefix, store.state(key).value
+        if held.lock is None:
+            if state not in ("loading", "resident and on host", "on host"):
+                wrong.append(f"a prefix that comes is {state}")
+            continue
+        match = cache.match(prefix.tokens, prefix.namespace)
+        if match.length != len(prefix.tokens):
+            wrong.append(f"{match.length} of {len(prefix.tokens)} pinned tokens are in the tree")
+        elif state in ("absent", "on host", "loading"):
+            wrong.append(f"a pinned prefix is {state}")
+        elif cache.slots(match).tolist() != store._prefixes[key].slots.tolist():
+            wrong.append("store and tree have different slots for a pinned prefix")
+    on_device = [
+        key
+        for key, state in store.agents().items()
+        if state.value not in ("on host",) and key not in residency._held
+    ]
+    if on_device:
+        wrong.append(f"{len(on_device)} prefixes on the device that nobody holds")
+    if cache.in_transit != residency.loading[1]:
+        wrong.append(f"{cache.in_transit} slots in transit, {residency.loading[1]} wanted")
+    bridge = bridge_of(engine)
+    held_tokens = residency.pinned[1] + residency.loading[1]
+    leaving = sum(len(h.prefix.tokens) for h in residency._held.values() if h.is_leaving)
+    if bridge._due is False and held_tokens - leaving > bridge.core.usage().kv_tokens:
+        wrong.append(f"{held_tokens} tokens are held, the core knows of less")
+    return wrong
+
+
+def at_rest(engine: InProcessEngine) -> None:
+    """Check that nothing is left of pins and copies but copies on the host, and the pool exact."""
+    residency = residency_of(engine)
+    scheduler = engine.scheduler
+    assert inconsistencies(engine) == []
+    assert residency.loading == (0, 0)
+    assert residency._cache.in_transit == 0
+    assert not residency._no_room
+    tree, free = scheduler.tree_cache, scheduler.token_to_kv_pool_allocator
+    assert tree.protected_size() == residency.pinned[1]
+    sizes = free.available_size() + tree.evictable_size() + tree.protected_size()
+    assert sizes == scheduler.max_total_num_tokens
