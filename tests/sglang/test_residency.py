@@ -16,12 +16,16 @@ from residents import (
     POOL,
     PREFIXES,
     Leash,
-    all_of,
+    agree,
+    array,
     at_rest,
-    inconsistencies,
     load,
+    push_out,
     residency_of,
+    serve,
+    settle,
     trickle,
+    warm,
 )
 from topas.errors import TopasError
 
@@ -29,19 +33,6 @@ if TYPE_CHECKING:
     from engine import InProcessEngine
 
     Setup = dict[str, Any]
-
-
-def agree(engine: InProcessEngine) -> None:
-    assert driving.disagreements(engine) == []
-    assert inconsistencies(engine) == []
-
-
-def serve(
-    engine: InProcessEngine, asked: list[Asked], at_once: int = 6, *steps: Any
-) -> dict[str, list[int]]:
-    outputs = driving.finish(engine, all_of(trickle(asked, at_once), agree, *steps))
-    at_rest(engine)
-    return outputs
 
 
 @pytest.mark.parametrize(
@@ -88,25 +79,6 @@ def test_answers_hang_on_the_copies(
     outputs = serve(engine, asked)
     wrong = [rid for rid in outputs if outputs[rid] != answers[rid]]
     assert len(wrong) >= len(PREFIXES), "a spoilt copy went unnoticed"
-
-
-def warm(engine: InProcessEngine, prefix: list[int], name: str) -> None:
-    """Have a prefix known, computed and copied."""
-    for i in range(2):
-        engine.submit(f"{name}{i}", prefix + tokens(i, 4), 4)
-        engine.run()
-    settle(engine)
-
-
-def settle(engine: InProcessEngine) -> None:
-    """Run until no copy is under way."""
-    engine.run(lambda e: len(residency_of(e)._flights) > 0, pass_limit=driving.PASSES)
-
-
-def push_out(engine: InProcessEngine, size: int = POOL - 60) -> None:
-    """Fill the pool with something else."""
-    engine.submit("other", tokens(77, size), 4)
-    engine.run()
 
 
 def test_the_whole_prefix_is_cached_after_a_restore(drive: driving.Start) -> None:
@@ -193,13 +165,13 @@ def test_a_prefix_that_leaves_frees_its_slots_and_tails_at_once(drive: driving.S
     space = (None, None, None)
     tails = len(engine.cached_slots(PREFIXES[1] + tokens(0, 4))) - LENGTH
     assert tails > 0, "requests leave their ends in the tree"
-    match = cache.match(_array(PREFIXES[1]), space)
+    match = cache.match(array(PREFIXES[1]), space)
     lock = cache.lock(match)
-    cache.drop(_array(PREFIXES[1]), space)
+    cache.drop(array(PREFIXES[1]), space)
     assert len(engine.cached_slots(PREFIXES[1])) == LENGTH, "it is locked"
     assert len(engine.cached_slots(PREFIXES[1] + tokens(0, 4))) == LENGTH, "its tails are not"
     cache.unlock(lock)
-    cache.drop(_array(PREFIXES[1]), space)
+    cache.drop(array(PREFIXES[1]), space)
     assert len(engine.cached_slots(PREFIXES[1])) == 0
     for other in (0, 2):
         assert len(engine.cached_slots(PREFIXES[other])) == LENGTH
@@ -220,20 +192,14 @@ def test_an_inner_node_is_never_evicted(drive: driving.Start) -> None:
     warm(engine, short, "b")
     cache = residency_of(engine)._cache
     space = (None, None, None)
-    lock = cache.lock(cache.match(_array(long), space))
-    cache.drop(_array(head), space)  # an inner node, with a locked child and one that is not
+    lock = cache.lock(cache.match(array(long), space))
+    cache.drop(array(head), space)  # an inner node, with a locked child and one that is not
     assert len(engine.cached_slots(long)) == LENGTH
     assert len(engine.cached_slots(short)) == len(head)
     cache.unlock(lock)
-    cache.drop(_array(long), space)
+    cache.drop(array(long), space)
     assert len(engine.cached_slots(long)) == 0
     engine.check_idle()
-
-
-def _array(prefix: list[int]) -> Any:
-    import numpy as np
-
-    return np.asarray(prefix, dtype=np.int64)
 
 
 def test_namespaces_do_not_share_copies(drive: driving.Start, start: driving.Start) -> None:
@@ -267,6 +233,7 @@ def test_the_store_goes_with_its_scheduler(drive: driving.Start, start: driving.
     del engine
     start(max_total_tokens=512)
     gc.collect()
+    gc.collect()  # the store is in a cycle of its own
     assert store() is None
     assert not [t for t in threading.enumerate() if t.name.startswith("topas-prefix")]
 

@@ -144,8 +144,6 @@ class PrefixCache:
         """So many slots in transit, int64, shape [count]; evicts what it takes. None: no room."""
         from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
-        if count > self.room:
-            return None
         short = count - int(self._allocator.available_size())
         if short > 0:
             self._tree.evict(EvictParams(num_tokens=short))

@@ -119,6 +119,8 @@ class Residency(NoCopies):
         self._no_room: set[str] = set()  # wanted, on the host, and there was no room so far
         self._left_alone: set[str] = set()  # wanted, but for now SGLang's business
         self._fresh: set[str] = set()  # loaded in this pass
+        self._needs = 0
+        self._in_use: Callable[[], Iterable[str]] = tuple
         self._log = OnceLog(logger, "a prefix is left to SGLang")
         self._is_due = False
         self._has_progressed = False
@@ -173,8 +175,14 @@ class Residency(NoCopies):
             self._is_due = True
             self._fresh.add(key)
             self._try(key, self._landed, self._held[key], is_well)
-        if self._held and self._cache.room < needs:
-            self.give_way(in_use())
+        self._needs, self._in_use = needs, in_use
+        self._leave_room()
+
+    def _leave_room(self) -> None:
+        """SGLang must find what running requests need: a chunk that it cannot place is the end."""
+        for used in (self._in_use, tuple):
+            if self._held and self._cache.room < self._needs:
+                self.give_way(used())
 
     def decided(self, resident: Iterable[str], agents: Agents) -> None:
         """See :class:`NoCopies`."""
@@ -227,6 +235,7 @@ class Residency(NoCopies):
             for prefix in stuck:
                 self._try(prefix.key, self._load, prefix)
             self._no_room.clear()  # who finds no room now is computed, when SGLang has the room
+        self._leave_room()
 
     def _is_settled(self, key: str) -> bool:
         return key in self._held or key in self._left_alone
@@ -337,7 +346,9 @@ class Residency(NoCopies):
         if self.store.state(prefix.key) != _ON_HOST:
             self._no_room.discard(prefix.key)
             return
-        slots = self._cache.allocate(len(prefix.tokens))
+        count = len(prefix.tokens)
+        has_room = self._cache.room >= count + self._needs
+        slots = self._cache.allocate(count) if has_room else None
         if slots is None:
             self._no_room.add(prefix.key)
             return

@@ -1,0 +1,111 @@
+"""Random events, slow copies and faults at random, on a small pool; looked at in each pass."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import test_bridge_fuzz
+from driving import LOOPS, VERSION, Asked, Tyrant, bridge_of, left_over, tokens
+from residents import COPIES, Leash, at_rest, inconsistencies, residency_of
+from test_bridge_fuzz import PROMPTS, STAGES, Storm
+from topas.sglang.cache import PrefixCache
+from topas.sglang.prefixes import PrefixStore
+
+if TYPE_CHECKING:
+    import pytest
+    from driving import Expected, Start, Ticks
+    from engine import InProcessEngine
+
+PASSES = 900 if VERSION >= (0, 5, 23) else 300  # in each loop
+#: Steps of residency, and how often they fail.
+STEPS = [(PrefixCache, name, 0.03) for name in ("allocate", "lock", "drop")]
+STEPS += [(PrefixStore, name, 0.03) for name in ("load", "save", "place")]
+STEPS += [(PrefixCache, "match", 0.002)]  # of the bridge too, which then falls back
+
+
+class Faults:
+    """Lets steps fail at random, before they do anything.
+
+    Parameters
+    ----------
+    patch
+        Takes the place of the steps.
+    seed
+        Of the draws.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, seed: int) -> None:
+        self.are_on = False
+        self.seen: list[str] = []
+        self._draw = random.Random(seed)
+        for owner, name, share in STEPS:
+            patch.setattr(owner, name, self._failing(name, getattr(owner, name), share))
+
+    def _failing(self, name: str, method: Any, share: float) -> Any:
+        def step(*args: Any, **kwargs: Any) -> Any:
+            if self.are_on and self._draw.random() < share:
+                self.seen.append(name)
+                raise OSError("injected")
+            return method(*args, **kwargs)
+
+        return step
+
+
+@LOOPS
+def test_random_events_and_faults(
+    drive: Start,
+    expected: Expected,
+    ticks: Ticks,
+    monkeypatch: pytest.MonkeyPatch,
+    overlap: bool,
+) -> None:
+    right = expected([Asked(one.rid, one.prompt, one.new) for one in PROMPTS])
+    monkeypatch.setattr(test_bridge_fuzz, "PASSES", PASSES)
+    engine = drive(
+        {
+            **COPIES,
+            "workflows": [{"name": "w", "stages": STAGES}],
+            "min_prefix_tokens": 16,
+            "idle_expiry_s": 3.0,
+            "policy": {"age_scale_s": 0.1, "action_cap": 4},
+        },
+        disable_overlap_schedule=not overlap,
+        max_total_tokens=400,
+        max_running_requests=5,
+        chunked_prefill_size=48,
+    )
+    Tyrant(monkeypatch, seed=overlap, share=0.03)
+    draw = random.Random(overlap)
+    for direction in ("load", "save"):
+        Leash(monkeypatch, direction).delay_s = 0.01
+    faults = Faults(monkeypatch, overlap)
+    storm = Storm(engine, seed=20 + overlap)
+
+    def on_pass(engine: InProcessEngine) -> bool:
+        faults.are_on = False  # the test itself looks into the tree
+        storm.wrong.extend(inconsistencies(engine))
+        if draw.random() < 0.01:
+            residency_of(engine).give_way(())
+        faults.are_on = True
+        return storm.on_pass(engine)
+
+    engine.run(on_pass, pass_limit=PASSES + 2000)
+    faults.are_on = False
+    ticks.now += 100.0  # the tasks that nobody finished expire
+    engine.submit("end", tokens(1, 20), 2)
+    engine.run(lambda e: len(residency_of(e)._flights) > 0, pass_limit=2000)
+    engine.check_idle()
+    assert storm.wrong == []
+    assert left_over(engine) == {}
+    at_rest(engine)
+    residency = residency_of(engine)
+    counts = residency.store.counts()
+    print(counts, residency.failures, residency.gave_way, bridge_of(engine).counts.fallbacks)
+    assert counts.saves > 5
+    assert counts.loads > 5
+    assert len(set(faults.seen)) > len(STEPS) / 2
+    for rid, ids in storm.answers.items():
+        answer = right[storm.sent[rid].rid]
+        assert ids == answer[: len(ids)], rid
+    assert len(storm.answers) > PASSES / 8
