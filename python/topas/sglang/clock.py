@@ -12,7 +12,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["RankClock", "Reading"]
+__all__ = ["RankClock", "Reading", "Word"]
+
+
+@dataclass(frozen=True)
+class Word:
+    """What the first rank knows of its copies.
+
+    Parameters
+    ----------
+    over : tuple of int
+        Those that are over, by number.
+    rate : float or None
+        Bytes a second of loads.
+    """
+
+    over: tuple[int, ...]
+    rate: float | None
 
 
 @dataclass(frozen=True)
@@ -23,12 +39,12 @@ class Reading:
     ----------
     now : float
         Seconds of the first rank's monotonic clock.
-    word : tuple of int
-        The first rank's copies that are over.
+    word : Word or None
+        What the first rank knows of its copies, if any is over.
     """
 
     now: float
-    word: tuple[int, ...] = ()
+    word: Word | None = None
 
 
 class RankClock:
@@ -41,19 +57,19 @@ class RankClock:
     busy : bool
         Whether the time is wanted on passes without messages too.
     word : callable
-        What the first rank has to say beside the time; nothing by default.
+        What the first rank knows of its copies; nothing by default.
     """
 
     def __init__(self) -> None:
         self.now = 0.0
         self.busy = False
-        self.word: Callable[[], tuple[int, ...]] = tuple
-        self._heard: tuple[int, ...] = ()
+        self.word: Callable[[], Word | None] = lambda: None
+        self._heard: Word | None = None
 
     def attach(self, messages: list[Any]) -> list[Any]:
         """Add a reading to what the first rank has received, if anybody needs it."""
         word = self.word()
-        if messages or self.busy or word:
+        if messages or self.busy or word is not None:
             return [*messages, Reading(time.monotonic(), word)]
         return messages
 
@@ -66,7 +82,7 @@ class RankClock:
         self._heard = readings[-1].word
         return [message for message in messages if not isinstance(message, Reading)]
 
-    def take_word(self) -> tuple[int, ...]:
+    def take_word(self) -> Word | None:
         """The first rank's latest word, once."""
-        word, self._heard = self._heard, ()
+        word, self._heard = self._heard, None
         return word

@@ -95,8 +95,8 @@ class Residency(NoCopies):
     Attributes
     ----------
     store, buffers
-        As given: ``store.counts()``, ``store.measured_bandwidth("load")``,
-        ``buffers.bytes_per_token``.
+        As given: ``store.counts()``, ``buffers.bytes_per_token``. What the store measures differs
+        between ranks: ``load_bytes_per_s`` is what decisions may hang on.
     gave_way : int
         How often a pin or a load gave way to what SGLang needed the room for.
     failures : Counter of str
@@ -137,6 +137,11 @@ class Residency(NoCopies):
     def loading(self) -> tuple[int, int]:
         """How many prefixes are being loaded, and their tokens."""
         return self._sum(lambda held: held.lock is None)
+
+    @property
+    def load_bytes_per_s(self) -> float | None:
+        """Bytes a second of loads, the same on all ranks; None before the first."""
+        return self._flights.rate
 
     def _sum(self, counts: Callable[[_Held], bool]) -> tuple[int, int]:
         lengths = [len(held.prefix.tokens) for held in self._held.values() if counts(held)]
@@ -441,5 +446,6 @@ def residency_of(view: View, settings: Settings, clock: RankClock) -> NoCopies:
         backend=view.copy_backend(buffers.device),
     )
     view.cache.count_in_transit()
-    flights = Flights(clock, view.all_well if view.ranks > 1 else None)
+    all_well = view.all_well if view.ranks > 1 else None
+    flights = Flights(clock, all_well, lambda: store.measured_bandwidth("load"))
     return Residency(view, store, buffers, flights)
