@@ -20,7 +20,7 @@ import yaml
 engine.load_plugins()
 os.environ["TOPAS_ENABLE"] = "0"
 
-pytest.register_assert_rewrite("driving")
+pytest.register_assert_rewrite("driving", "residents")
 
 import driving  # noqa: E402
 from topas.sglang import plugin  # noqa: E402

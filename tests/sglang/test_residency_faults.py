@@ -407,3 +407,29 @@ def test_copies_that_fail(
     assert residency.failures["CopyError"] == residency.store.counts().failures == 2
     assert residency.store.counts().loads > 0, "it went on after that"
     assert all(state is Residency.HOST for state in residency.store.agents().values())
+
+
+@LOOPS
+def test_what_the_core_gives_up_is_free_at_once(
+    drive: driving.Start,
+    expected: driving.Expected,
+    monkeypatch: pytest.MonkeyPatch,
+    overlap: bool,
+) -> None:
+    """After its requests are preempted: they lock it until then."""
+    asked = load(rounds=4, new=20)
+    answers = expected(asked)
+    engine = drive(
+        {**RESTLESS, **COPIES}, max_total_tokens=POOL, disable_overlap_schedule=not overlap
+    )
+    drop, match = PrefixCache.drop, PrefixCache.match
+    left: list[int] = []
+
+    def dropped(self: PrefixCache, *prefix: Any) -> None:
+        drop(self, *prefix)
+        left.append(match(self, *prefix).length)
+
+    monkeypatch.setattr(PrefixCache, "drop", dropped)
+    assert serve(engine, asked, 12) == answers
+    assert left
+    assert left.count(0) > 0.9 * len(left), left

@@ -6,7 +6,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import test_bridge_fuzz
-from driving import LOOPS, VERSION, Asked, Tyrant, bridge_of, left_over, tokens
+from driving import LOOPS, VERSION, Asked, Tyrant, left_over, tokens
 from residents import COPIES, Leash, at_rest, inconsistencies, residency_of
 from test_bridge_fuzz import PROMPTS, STAGES, Storm
 from topas.sglang.cache import PrefixCache
@@ -101,7 +101,6 @@ def test_random_events_and_faults(
     at_rest(engine)
     residency = residency_of(engine)
     counts = residency.store.counts()
-    print(counts, residency.failures, residency.gave_way, bridge_of(engine).counts.fallbacks)
     assert counts.saves > 5
     assert counts.loads > 5
     assert len(set(faults.seen)) > len(STEPS) / 2

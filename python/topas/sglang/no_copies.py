@@ -47,7 +47,7 @@ class NoCopies:
         """
 
     def decided(self, resident: Iterable[str], agents: Agents) -> None:
-        """Prefixes that the core has given up leave.
+        """Prefixes that the core has given up leave; preempted requests may still use them.
 
         Parameters
         ----------
@@ -61,7 +61,7 @@ class NoCopies:
         """Prefixes may have come into the tree."""
 
     def enter(self, is_idle: bool) -> None:
-        """Pin what is wanted and in the tree, load what is on the host.
+        """Free what has left, pin what is wanted and in the tree, load what is on the host.
 
         Parameters
         ----------

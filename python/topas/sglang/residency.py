@@ -119,6 +119,7 @@ class Residency(NoCopies):
         self._no_room: set[str] = set()  # wanted, on the host, and there was no room so far
         self._left_alone: set[str] = set()  # wanted, but for now SGLang's business
         self._fresh: set[str] = set()  # loaded in this pass
+        self._to_free: dict[str, _Prefix] = {}  # have left, for others that wait for the room
         self._needs = 0
         self._in_use: Callable[[], Iterable[str]] = tuple
         self._log = OnceLog(logger, "a prefix is left to SGLang")
@@ -226,6 +227,10 @@ class Residency(NoCopies):
     def enter(self, is_idle: bool) -> None:
         """See :class:`NoCopies`."""
         self._fresh.clear()
+        while self._to_free:
+            key, prefix = self._to_free.popitem()
+            if key not in self._wanted:
+                self._try(key, self._cache.drop, prefix.tokens, prefix.namespace)
         if not self._is_due and not self._no_room:
             return
         self._is_due = False
@@ -277,6 +282,7 @@ class Residency(NoCopies):
 
     def _forget_wishes(self) -> None:
         self._wanted, self._prefixes = {}, {}
+        self._to_free.clear()
         self._no_room.clear()
         self._left_alone.clear()
 
@@ -334,8 +340,8 @@ class Residency(NoCopies):
             held.is_leaving, held.frees = True, frees
         else:
             self._unpin(held)
-            if frees:
-                self._cache.drop(held.prefix.tokens, held.prefix.namespace)
+            if frees:  # once the preempted requests that still lock it are released
+                self._to_free[held.prefix.key] = held.prefix
 
     def _unpin(self, held: _Held) -> None:
         del self._held[held.prefix.key]
