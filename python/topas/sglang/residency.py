@@ -197,22 +197,25 @@ class Residency(NoCopies):
             if (found := agents.prefix(agent)) is not None:
                 self._prefixes[agent] = self._known(before.get(agent), *found)
         self._wanted = {prefix.key: prefix for prefix in self._prefixes.values()}
-        gone = {agent: p.key for agent, p in before.items() if p.key not in self._wanted}
+        self._give_up({a: p.key for a, p in before.items() if p.key not in self._wanted}, agents)
+        for key in self._wanted:
+            self.store.touch(key)
+            if key in self._held:
+                self._held[key].is_leaving = False
+        self._no_room &= self._wanted.keys()
+        if self._has_progressed:
+            self._left_alone.clear()
+        self._left_alone &= self._wanted.keys()
+        self._is_due = True
+
+    def _give_up(self, gone: dict[str, str], agents: Agents) -> None:
+        """What is held and not wanted leaves; ``gone``: keys no longer wanted, by their agents."""
         for agent, key in gone.items():
             if agent in self._prefixes:  # it has another one now
                 self._try(key, self._outdate, key)
         waited_for = {key for agent, key in gone.items() if agents.is_live(agent)}
         for key in [key for key in self._held if key not in self._wanted]:
             self._try(key, self._leave, self._held[key], key in waited_for)
-        self._no_room &= self._wanted.keys()
-        if self._has_progressed:
-            self._left_alone.clear()
-        self._left_alone &= self._wanted.keys()
-        for key in self._wanted:
-            self.store.touch(key)
-            if key in self._held:
-                self._held[key].is_leaving = False
-        self._is_due = True
 
     @staticmethod
     def _known(before: _Prefix | None, tokens: Tokens, namespace: Namespace) -> _Prefix:
@@ -227,10 +230,7 @@ class Residency(NoCopies):
     def enter(self, is_idle: bool) -> None:
         """See :class:`NoCopies`."""
         self._fresh.clear()
-        while self._to_free:
-            key, prefix = self._to_free.popitem()
-            if key not in self._wanted:
-                self._try(key, self._cache.drop, prefix.tokens, prefix.namespace)
+        self._free_what_left()
         if not self._is_due and not self._no_room:
             return
         self._is_due = False
@@ -240,12 +240,25 @@ class Residency(NoCopies):
             if not self._is_settled(prefix.key):
                 self._try(prefix.key, self._load, prefix)
         if self._no_room and is_idle and self.loading[0] == 0:
-            stuck = [self._wanted[key] for key in sorted(self._no_room)]
-            self.give_way(())
-            for prefix in stuck:
-                self._try(prefix.key, self._load, prefix)
-            self._no_room.clear()  # who finds no room now is computed, when SGLang has the room
+            self._make_room()
         self._leave_room()
+
+    def _free_what_left(self) -> None:
+        while self._to_free:
+            key, prefix = self._to_free.popitem()
+            if key not in self._wanted:
+                self._try(key, self._cache.drop, prefix.tokens, prefix.namespace)
+
+    def _make_room(self) -> None:
+        """Nobody else will: all pins give way to what waits for room.
+
+        What finds none even now is computed, as soon as SGLang has the room.
+        """
+        stuck = [self._wanted[key] for key in sorted(self._no_room)]
+        self.give_way(())
+        for prefix in stuck:
+            self._try(prefix.key, self._load, prefix)
+        self._no_room.clear()
 
     def _is_settled(self, key: str) -> bool:
         return key in self._held or key in self._left_alone
