@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import driving
@@ -28,8 +29,12 @@ from residents import (
     warm,
 )
 from topas.errors import TopasError
+from topas.sglang.cache import PrefixCache
+from topas.sglang.plugin import PluginError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from engine import InProcessEngine
 
     Setup = dict[str, Any]
@@ -202,26 +207,44 @@ def test_an_inner_node_is_never_evicted(drive: driving.Start) -> None:
     engine.check_idle()
 
 
-def test_namespaces_do_not_share_copies(drive: driving.Start, start: driving.Start) -> None:
-    engine = drive(COPIES, max_total_tokens=POOL)
-    prefix = PREFIXES[0]
-    for i in range(2):
-        engine.submit(f"x{i}", prefix + tokens(i, 4), 4, extra_key="x")
+@pytest.mark.parametrize(
+    "field",
+    [
+        "extra_key",
+        "lora_id",
+        pytest.param(
+            "cache_salt",
+            marks=pytest.mark.skipif(driving.VERSION < (0, 5, 18), reason="from 0.5.18 on"),
+        ),
+    ],
+)
+def test_namespaces_do_not_share_copies(
+    drive: driving.Start, adapters: dict[str, Path], field: str
+) -> None:
+    more = {"adapters": adapters} if field == "lora_id" else {}
+    engine = drive(COPIES, max_total_tokens=POOL, **more)
+
+    def ask(rid: str, space: str, end: int) -> None:
+        engine.submit(rid, PREFIXES[0] + tokens(end, 4), 4, **{field: space})
         engine.run()
+
+    for i in range(2):
+        ask(f"x{i}", "a", i)
     settle(engine)
     push_out(engine)
     for i in range(2):
-        engine.submit(f"y{i}", prefix + tokens(i, 4), 4, extra_key="y")
-        engine.run()
+        ask(f"y{i}", "b", i)
     settle(engine)
     assert engine.outputs["y0"].cached_tokens == 0, "nothing of the other namespace's copy"
     counts = residency_of(engine).store.counts()
     assert (counts.saves, counts.loads) == (2, 0)
     push_out(engine)
-    engine.submit("x2", prefix + tokens(9, 4), 4, extra_key="x")
-    engine.run()
+    ask("x2", "a", 0)
     assert engine.outputs["x2"].cached_tokens == LENGTH
     assert residency_of(engine).store.counts().loads == 1
+    assert engine.outputs["x2"].token_ids == engine.outputs["x0"].token_ids
+    if field == "lora_id":
+        assert engine.outputs["y0"].token_ids != engine.outputs["x0"].token_ids
     at_rest(engine)
 
 
@@ -254,3 +277,18 @@ def test_a_pool_that_cannot_be_copied_stops_the_start(
     )
     with pytest.raises(TopasError, match="OddPool is not supported"):
         drive(COPIES)
+
+
+def test_a_tree_of_another_kind_stops_the_start(
+    drive: driving.Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = type("OddRadixCache", (), {"disable": False})()
+    reasons = PrefixCache.reasons_against_copies
+    monkeypatch.setattr(
+        PrefixCache,
+        "reasons_against_copies",
+        lambda self: reasons(PrefixCache(SimpleNamespace(tree_cache=odd))),
+    )
+    with pytest.raises(PluginError, match="prefix_copies with a prefix tree of type OddRadixCache"):
+        drive(COPIES)
+    drive()  # without copies it is fine
