@@ -27,6 +27,7 @@ from residents import (
     trickle,
     warm,
 )
+from topas.sglang import residency
 from topas.sglang.cache import PrefixCache
 from topas.sglang.ledger import Ledger
 from topas.sglang.prefixes import PrefixStore, Residency
@@ -69,11 +70,10 @@ def test_a_flush_forgets_pins_and_copies(drive: driving.Start, saves: Leash) -> 
     for i in range(2):
         engine.submit(f"a{i}", PREFIXES[0] + tokens(i, 4), 4)
         engine.run()
-    residency = residency_of(engine)
-    assert residency.pinned == (1, LENGTH), "until it is saved"
+    assert residency_of(engine).pinned == (1, LENGTH), "until it is saved"
     threading.Timer(0.1, saves.go.set).start()
     assert engine.scheduler.flush_cache()
-    assert residency.pinned == (0, 0)
+    assert residency_of(engine).pinned == (0, 0)
     assert on_host(engine) == []
     at_rest(engine)
     warm(engine, PREFIXES[0], "b")
@@ -183,7 +183,10 @@ def test_a_prefix_that_turns_out_shorter(drive: driving.Start, expected: driving
 
 
 def test_a_running_request_gets_the_room_of_a_load(
-    drive: driving.Start, expected: driving.Expected, loads: Leash
+    drive: driving.Start,
+    expected: driving.Expected,
+    loads: Leash,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It generates more than was reserved: without the room SGLang would have to abort it."""
     free = {"sampling": {"ignore_eos": False}}
@@ -200,7 +203,13 @@ def test_a_running_request_gets_the_room_of_a_load(
         engine.step()
     short.submit_to(engine)
     until_loading(engine)
-    threading.Timer(2.0, loads.go.set).start()
+    give_way = residency.Residency.give_way
+
+    def giving(self: residency.Residency, *args: Any) -> None:
+        loads.go.set()  # the copy ends only when it is called off
+        give_way(self, *args)
+
+    monkeypatch.setattr(residency.Residency, "give_way", giving)
     outputs = driving.finish(engine, agree)
     assert {rid: outputs[rid] for rid in answers} == answers
     assert residency_of(engine).gave_way >= 1
@@ -403,10 +412,10 @@ def test_copies_that_fail(
     leash = Leash(monkeypatch, direction)
     leash.fails = 2
     assert serve(engine, asked) == answers
-    residency = residency_of(engine)
-    assert residency.failures["CopyError"] == residency.store.counts().failures == 2
-    assert residency.store.counts().loads > 0, "it went on after that"
-    assert all(state is Residency.HOST for state in residency.store.agents().values())
+    store = residency_of(engine).store
+    assert residency_of(engine).failures["CopyError"] == store.counts().failures == 2
+    assert store.counts().loads > 0, "it went on after that"
+    assert all(state is Residency.HOST for state in store.agents().values())
 
 
 @LOOPS
