@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::int64_t kEnumerateLimit = 20;  // a million prefix sets
 constexpr std::int64_t kCountLimit = std::int64_t{1} << 31U;
+constexpr std::int64_t kScenariosLimit = 1024;
+constexpr double kPowerLimit = 8.0;  // ages of a year stay finite
 constexpr std::int64_t kOutcomesLimit = std::int64_t{1} << 20U;
 
 void check(std::int64_t value, const char* field, std::int64_t low, std::int64_t high) {
@@ -24,6 +26,18 @@ void check(double value, const char* field, bool zero_is_legal) {
   if (!std::isfinite(value) || value < 0.0 || (value == 0.0 && !zero_is_legal)) {
     const char* bound = zero_is_legal ? "at least 0" : "above 0";
     throw ConfigError(detail::text(field, ": must be finite and ", bound, ", got ", value));
+  }
+}
+
+void check_rollout(const Config& config) {
+  check(config.rollout_scenarios, "rollout_scenarios", 0, kScenariosLimit);
+  check(config.rollout_margin, "rollout_margin", true);
+  if (!(config.rollout_power >= 1.0 && config.rollout_power <= kPowerLimit)) {
+    throw ConfigError(
+        detail::text("rollout_power: must be between 1 and ", kPowerLimit, ", got ", config.rollout_power));
+  }
+  if (config.rollout_scenarios > 0 && config.gain_model != GainModel::service) {
+    throw ConfigError(detail::text("rollout_scenarios: needs gain_model 'service', got ", config.rollout_scenarios));
   }
 }
 
@@ -55,6 +69,7 @@ void Config::validate() const {
   if (overtake_limit > 0.0 && admit_order != AdmitOrder::arrival) {
     throw ConfigError(detail::text("overtake_limit: needs admit_order 'arrival', got ", overtake_limit));
   }
+  check_rollout(*this);
   if (!std::isfinite(kv_bytes_per_token / swap_bytes_per_s)) {
     throw ConfigError(detail::text("swap_bytes_per_s: too small beside kv_bytes_per_token, got ", swap_bytes_per_s));
   }

@@ -7,6 +7,7 @@
 #include "instance.hpp"
 #include "longest_path.hpp"
 #include "residual.hpp"
+#include "rollout.hpp"
 #include "snapshot_check.hpp"
 #include "solve.hpp"
 #include "text.hpp"
@@ -96,6 +97,15 @@ class SnapshotInstance {
   SnapshotInstance(const Snapshot& snapshot, const Config& config);
 
   [[nodiscard]] const Instance& instance() const noexcept { return instance_; }
+  /// Of each task of the snapshot.
+  [[nodiscard]] std::vector<const StageGraph*> graphs() const {
+    std::vector<const StageGraph*> out;
+    out.reserve(tasks_.size());
+    for (const auto& task : tasks_) {
+      out.push_back(&task.graph);
+    }
+    return out;
+  }
 
  private:
   struct Task {
@@ -152,7 +162,7 @@ void SnapshotInstance::add_tasks() {
                                     TaskModel::Scope::blocks_of_requests);
     }
     double path_s = 0.0;
-    if (config_.urgency > 0.0) {
+    if (config_.uses_path()) {
       std::vector<double> ends;
       path_s = detail::longest_path(task.graph, ends, [&stages](std::uint32_t at) {
         return stages[at].finished ? 0.0 : detail::expected_residual(stages[at], 0.0);
@@ -240,6 +250,13 @@ Decision decide(const Snapshot& snapshot, const Config& config) {
   detail::check(snapshot);
   const SnapshotInstance input(snapshot, config);
   Decision out = detail::solve(input.instance());
+  detail::RolledOut better;
+  if (config.rollout_scenarios > 0 && detail::roll_out(snapshot, input.graphs(), input.instance(), out, better)) {
+    Decision other = detail::admitting(input.instance(), better.members, better.admit);
+    other.evaluated_sets = out.evaluated_sets;
+    other.pruned_sets = out.pruned_sets;
+    out = std::move(other);
+  }
   out.now = snapshot.now;
   return out;
 }

@@ -105,6 +105,7 @@ double age_factor(const Config& config, double age_scale_s, double now, double a
 TaskView view_of_task(const Config& config, const Id& id, double arrival, const TaskModel* model, double age_scale_s,
                       double now, double path_s) noexcept {
   TaskView view{&id, arrival, age_factor(config, age_scale_s, now, arrival), model};
+  view.path_s = path_s;
   if (age_scale_s > 0.0) {
     constexpr double kShortestPath = 1.0;
     view.urgency =

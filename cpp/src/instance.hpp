@@ -54,6 +54,7 @@ struct TaskView {
   const TaskModel* model = nullptr;  ///< none where gains are services
   double urgency = 1.0;              ///< u
   bool overdue = false;              ///< nothing overtakes its requests
+  double path_s = 0.0;               ///< longest path of its expected residuals, where anything goes by it
   // The rest is filled in by Instance::index().
   std::uint32_t first_word = 0;  ///< into buffers of completion sets
   std::uint32_t words = 0;

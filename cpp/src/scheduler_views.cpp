@@ -179,8 +179,13 @@ const Instance& Scheduler::State::view(double now) const {
 
 Decision Scheduler::decide(double now) const {
   state_->check_clock(now);
-  Decision out = detail::solve(state_->view(now));
-  out.now = now;
+  Decision out;
+  if (state_->config.rollout_scenarios > 0) {
+    out = topas::decide(snapshot(now), state_->config);  // rollouts need all tasks, also those without a request
+  } else {
+    out = detail::solve(state_->view(now));
+    out.now = now;
+  }
   out.state_version = state_->version;
   return out;
 }

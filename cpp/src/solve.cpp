@@ -40,9 +40,9 @@ std::vector<Id> preempted_ids(const Instance& instance, std::span<const std::uin
   });
 }
 
-std::vector<Id> admitted_ids(const Instance& instance, const GreedyPack& pack, const Allocation& allocation) {
+std::vector<Id> admitted_ids(const Instance& instance, std::span<const Admission> admissions) {
   std::vector<Id> out;
-  for (const auto& admission : pack.admissions().first(allocation.admitted)) {
+  for (const auto& admission : admissions) {
     out.push_back(*instance.waiting[admission.request].id);
   }
   return out;
@@ -64,8 +64,8 @@ void set_moves(const Instance& instance, const PrefixSet& members, Decision& out
   std::sort(out.drop.begin(), out.drop.end());
 }
 
-void set_credits(const Instance& instance, const GreedyPack& pack, const Allocation& allocation, Decision& out) {
-  for (const auto& admission : pack.admissions().first(allocation.admitted)) {
+void set_credits(const Instance& instance, std::span<const Admission> admissions, Decision& out) {
+  for (const auto& admission : admissions) {
     const RequestView& request = instance.waiting[admission.request];
     out.credits.push_back({*request.id, admission.gain, instance.tasks[request.task].age_factor});
   }
@@ -111,17 +111,22 @@ Packed pack_chosen(const Instance& instance, GreedyPack& pack, const PrefixSet& 
   return out;
 }
 
-Decision write_decision(const Instance& instance, GreedyPack& pack, const PrefixSet& chosen) {
+Decision write_state(const Instance& instance, const PrefixSet& members, std::span<const Admission> admissions,
+                     const Terms& terms) {
   Decision out;
-  const auto [members, allocation] = pack_chosen(instance, pack, chosen);
   out.resident = ids_of_agents(instance, members);
-  out.admit = admitted_ids(instance, pack, allocation);
+  out.admit = admitted_ids(instance, admissions);
   out.preempt = preempted_ids(instance, members);
-  out.terms = allocation.terms;
+  out.terms = terms;
   set_moves(instance, members, out);
-  set_credits(instance, pack, allocation, out);
+  set_credits(instance, admissions, out);
   out.unschedulable = unschedulable_ids(instance);
   return out;
+}
+
+Decision write_decision(const Instance& instance, GreedyPack& pack, const PrefixSet& chosen) {
+  const auto [members, allocation] = pack_chosen(instance, pack, chosen);
+  return write_state(instance, members, pack.admissions().first(allocation.admitted), allocation.terms);
 }
 
 /// Every feasible evaluated set once, with what ranks it.
@@ -150,8 +155,8 @@ struct Candidates {
 
 CandidateState write_candidate(const Instance& instance, GreedyPack& pack, const PrefixSet& members) {
   const Allocation allocation = pack.pack(members);
-  return {ids_of_agents(instance, members), admitted_ids(instance, pack, allocation), preempted_ids(instance, members),
-          allocation.terms};
+  return {ids_of_agents(instance, members), admitted_ids(instance, pack.admissions().first(allocation.admitted)),
+          preempted_ids(instance, members), allocation.terms};
 }
 
 /// The best score among the candidates that admit the request, if any.
@@ -237,6 +242,23 @@ Solved search_and_write(const Instance& instance) {
 }  // namespace
 
 Decision solve(const Instance& instance) { return search_and_write(instance).decision; }
+
+Decision admitting(const Instance& instance, const std::vector<std::uint32_t>& members,
+                   std::span<const std::uint32_t> admit) {
+  std::vector<std::uint8_t> inside(instance.agents.size(), 0);
+  for (const auto member : members) {
+    inside[member] = 1;
+  }
+  Score score(instance);
+  score.start(members, inside);
+  std::vector<Admission> admissions;
+  for (const auto at : admit) {
+    const RequestView& request = instance.waiting[at];
+    admissions.push_back({at, instance.tasks[request.task].scale() * request.service_s});
+    score.admit(request, admissions.back().gain);
+  }
+  return write_state(instance, members, admissions, score.terms());
+}
 
 Explanation solve_and_explain(const Instance& instance, std::size_t top) {
   Explanation out;

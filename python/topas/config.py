@@ -28,25 +28,33 @@ _PAPER: Mapping[str, Any] = {
     "admit_order": "density",
     "preempt_limit": 0.0,
     "overtake_limit": 0.0,
+    "rollout_scenarios": 0,
+    "rollout_power": 1.0,
+}
+
+_BY_SERVICE: Mapping[str, Any] = {
+    "count_running": True,
+    "age_credit": True,
+    "redo_weight": 6.0,
+    "reuse_weight": 0.0,
+    "move_weight": 0.0,
+    "gain_model": "service",
+    "urgency": 0.25,
+    "admit_order": "arrival",
+    "preempt_limit": 1.0,
+    "overtake_limit": 2.0,
+    "rollout_scenarios": 0,
+    "rollout_power": 1.0,
 }
 
 #: The fields that a preset sets, the same ones for all; the others are the user's. ``guarded`` is
-#: the guard of SPEC section 6, ``default`` is in docs/specification.md, section 7.
+#: the guard of SPEC section 6, ``default`` and ``rollout`` are in docs/specification.md, sections 7
+#: and 8.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "paper": _PAPER,
     "guarded": {**_PAPER, "count_running": True, "age_credit": True, "redo_weight": 3.0},
-    "default": {
-        "count_running": True,
-        "age_credit": True,
-        "redo_weight": 6.0,
-        "reuse_weight": 0.0,
-        "move_weight": 0.0,
-        "gain_model": "service",
-        "urgency": 0.25,
-        "admit_order": "arrival",
-        "preempt_limit": 1.0,
-        "overtake_limit": 2.0,
-    },
+    "default": _BY_SERVICE,
+    "rollout": {**_BY_SERVICE, "rollout_scenarios": 8, "rollout_power": 1.5},
 }
 
 
@@ -164,6 +172,9 @@ class Config:
     admit_order: AdmitOrder = "arrival"
     preempt_limit: float = 1.0
     overtake_limit: float = 2.0
+    rollout_scenarios: int = 0
+    rollout_margin: float = 1.0
+    rollout_power: float = 1.0
 
     def __post_init__(self) -> None:
         validate_config(self)

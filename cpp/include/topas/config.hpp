@@ -1,4 +1,4 @@
-// Settings of a decision, SPEC sections 1 to 6. Units: seconds, KV tokens, bytes.
+// Settings of a decision, docs/specification.md. Units: seconds, KV tokens, bytes.
 #pragma once
 
 #include <cstdint>
@@ -59,13 +59,18 @@ struct Config {
   GainModel gain_model = GainModel::path;
   double urgency = 0.0;  ///< gamma
   AdmitOrder admit_order = AdmitOrder::density;
-  double preempt_limit = 0.0;   ///< phi; 0: none
-  double overtake_limit = 0.0;  ///< theta; 0: none
+  double preempt_limit = 0.0;          ///< phi; 0: none
+  double overtake_limit = 0.0;         ///< theta; 0: none
+  std::int64_t rollout_scenarios = 0;  ///< 0: no rollout
+  double rollout_margin = 1.0;         ///< standard errors by which another decision must be better
+  double rollout_power = 1.0;          ///< of completion times
 
   /// Whether anything goes by the scale of ages.
   [[nodiscard]] bool uses_age_scale() const noexcept {
     return age_weight > 0.0 || urgency > 0.0 || overtake_limit > 0.0;
   }
+  /// Whether anything goes by the longest path of expected residuals.
+  [[nodiscard]] bool uses_path() const noexcept { return urgency > 0.0 || rollout_scenarios > 0; }
 
   [[nodiscard]] static Config paper() {
     Config config;

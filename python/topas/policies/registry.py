@@ -41,6 +41,7 @@ _PRESETS: Mapping[str, str] = {
     "topas-paper": "paper",
     "topas-guarded": "guarded",
     "topas": "default",
+    "topas-rollout": "rollout",
 }
 
 #: The policy of each preset of :class:`topas.Config`.

@@ -1,7 +1,7 @@
 """The policy of SPEC.md in plain Python, for reading next to it and for testing the core.
 
-One module a section: `state` (1), `expectation` (2), `score` (3), `pack` (4), `search` (5); the
-presets of section 6 are `PRESETS`. Clear rather than fast, and never used by the product: it
+One module a section: `state` (1), `expectation` (2), `score` (3), `pack` (4), `search` (5), `rollout`
+(8); the presets are `PRESETS`. Clear rather than fast, and never used by the product: it
 takes snapshots in their JSON form, imports nothing from the compiled core, and takes its input to
 be valid.
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 from .expectation import Expectation
 from .pack import Allocation, fill
+from .rollout import roll_out
 from .score import Scorer
 from .search import Search
 from .state import PRESETS, Id, State, id_key, read_state
@@ -56,6 +57,8 @@ def decide(
     found = Search(scorer).run()
     if found is not None and state.settings.work_conserving:
         found = fill(scorer, found)
+    if state.settings.rollout_scenarios:
+        found = roll_out(scorer, found or _hold(scorer))
     chosen = found or _hold(scorer)
     return {
         "resident": chosen.agents,

@@ -26,23 +26,30 @@ _PAPER: dict[str, Any] = {
     "admit_order": "density",
     "preempt_limit": 0.0,
     "overtake_limit": 0.0,
+    "rollout_scenarios": 0,
+    "rollout_power": 1.0,
+}
+
+_BY_SERVICE: dict[str, Any] = {
+    "count_running": True,
+    "age_credit": True,
+    "redo_weight": 6.0,
+    "reuse_weight": 0.0,
+    "move_weight": 0.0,
+    "gain_model": "service",
+    "urgency": 0.25,
+    "admit_order": "arrival",
+    "preempt_limit": 1.0,
+    "overtake_limit": 2.0,
+    "rollout_scenarios": 0,
+    "rollout_power": 1.0,
 }
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": _PAPER,
     "guarded": {**_PAPER, "count_running": True, "age_credit": True, "redo_weight": 3.0},
-    "default": {
-        "count_running": True,
-        "age_credit": True,
-        "redo_weight": 6.0,
-        "reuse_weight": 0.0,
-        "move_weight": 0.0,
-        "gain_model": "service",
-        "urgency": 0.25,
-        "admit_order": "arrival",
-        "preempt_limit": 1.0,
-        "overtake_limit": 2.0,
-    },
+    "default": _BY_SERVICE,
+    "rollout": {**_BY_SERVICE, "rollout_scenarios": 8, "rollout_power": 1.5},
 }
 """What each preset sets."""
 
@@ -98,6 +105,9 @@ class Settings:
     admit_order: str = "density"
     preempt_limit: float = 0.0
     overtake_limit: float = 0.0
+    rollout_scenarios: int = 0
+    rollout_margin: float = 1.0
+    rollout_power: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -163,7 +173,7 @@ def read_settings(config: object, preset: str | None = None) -> Settings:
     ----------
     config : Mapping or object
         The fields of `Settings` as keys or as attributes.
-    preset : {"paper", "guarded", "default"}, optional
+    preset : {"paper", "guarded", "default", "rollout"}, optional
         Fills the options that a preset sets where ``config`` lacks them.
 
     Raises
