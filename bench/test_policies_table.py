@@ -42,7 +42,7 @@ def test_baselines_both_ways():
     variants = policies.variants_of(policies.arguments([]))
     baselines = {variant.label for variant in variants if variant.baseline}
     assert {"lpm", "lpm+host", "kvflow"} < baselines
-    presets = {"topas-paper", "topas-guarded", "topas"}
+    presets = {"topas-paper", "topas-guarded", "topas", "topas-rollout"}
     assert {variant.label for variant in variants} - baselines == presets
     narrow = policies.variants_of(policies.arguments(["--baselines", "lpm"]))
     assert [variant.label for variant in narrow if variant.baseline] == ["lpm", "lpm+host"]

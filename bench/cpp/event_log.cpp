@@ -143,6 +143,9 @@ void set(Config& config, std::string_view name, std::string_view value) {
                           {{"density", AdmitOrder::density}, {"arrival", AdmitOrder::arrival}}),
       setting("preempt_limit", &Config::preempt_limit),
       setting("overtake_limit", &Config::overtake_limit),
+      setting("rollout_scenarios", &Config::rollout_scenarios),
+      setting("rollout_margin", &Config::rollout_margin),
+      setting("rollout_power", &Config::rollout_power),
   };
   const auto found = std::find_if(settings.begin(), settings.end(), [name](const auto& s) { return s.name == name; });
   if (found == settings.end()) {

@@ -101,11 +101,14 @@ void Candidates::add_orders() {
   add({walk(by_arrival_, true), {}});
   add({walk(by_arrival_, false), {}});
   Order order = by_arrival_;
-  std::stable_partition(order.begin(), order.end(),
+  // The overdue ones came first; they stay in front.
+  const auto overdue = std::count_if(order.begin(), order.end(),
+                                     [&](std::uint32_t at) { return instance_.tasks[waiting[at].task].overdue; });
+  std::stable_partition(order.begin() + overdue, order.end(),
                         [&](std::uint32_t at) { return running_.contains(waiting[at].agent); });
   add({walk(order, false), {}});
   order = by_arrival_;
-  std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+  std::stable_sort(order.begin() + overdue, order.end(), [&](std::uint32_t a, std::uint32_t b) {
     return instance_.tasks[waiting[a].task].path_s < instance_.tasks[waiting[b].task].path_s;
   });
   add({walk(order, false), {}});

@@ -1,4 +1,4 @@
-"""Settings of a decision (SPEC sections 1 to 6)."""
+"""Settings of a decision (docs/specification.md)."""
 
 from __future__ import annotations
 
@@ -137,6 +137,15 @@ class Config:
         θ: where the next request in order of arrival does not fit, and its task is older than θ
         times H_age, the prefix set admits no more; at least 0, 0 means no limit. Needs
         ``admit_order`` ``arrival``.
+    rollout_scenarios : int
+        Scenarios in which each of a handful of decisions is simulated to the end of the tasks in
+        the system, the best of them being taken (docs/specification.md, section 8); at most
+        1,024, 0: off. Needs ``gain_model`` ``service``.
+    rollout_margin : float
+        By how many standard errors another decision must be better than the one without rollouts;
+        at least 0.
+    rollout_power : float
+        To which power completion times are summed, 1 (their mean counts) to 8 (the worst does).
 
     Raises
     ------
@@ -185,9 +194,10 @@ class Config:
 
         Parameters
         ----------
-        name : {"paper", "guarded", "default"}
+        name : {"paper", "guarded", "default", "rollout"}
             ``paper`` is the published score to the letter, ``guarded`` adds the guard of SPEC
-            section 6, ``default`` goes by expected services (docs/specification.md, section 7).
+            section 6, ``default`` goes by expected services (docs/specification.md, section 7),
+            ``rollout`` adds rollouts to it (section 8).
         **fields
             Fields of :class:`Config`; they win over the preset's.
 

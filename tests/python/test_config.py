@@ -56,6 +56,9 @@ LEGAL: dict[str, tuple[Any, ...]] = {
     "admit_order": (),
     "preempt_limit": (0,),
     "overtake_limit": (0,),
+    "rollout_scenarios": (0,),
+    "rollout_margin": (0,),
+    "rollout_power": (),
 }
 TRIED: tuple[Any, ...] = (0, -1, NAN, INF, "5", True, None)
 MORE_BAD: dict[str, tuple[Any, ...]] = {
@@ -87,6 +90,9 @@ MORE_BAD: dict[str, tuple[Any, ...]] = {
     "admit_order": ("", "Arrival", "fcfs", b"arrival"),
     "preempt_limit": (-1e-9, "1"),
     "overtake_limit": (-1e-9, "1"),
+    "rollout_scenarios": (1.0, 1025),
+    "rollout_margin": (-1e-9, "1"),
+    "rollout_power": (0.99, 8.01, "1"),
 }
 
 
@@ -366,6 +372,8 @@ def varied() -> Config:
         admit_order="density",
         preempt_limit=19.0,
         overtake_limit=0.0,
+        rollout_margin=22.0,
+        rollout_power=2.5,
     )
 
 
@@ -391,6 +399,8 @@ def test_every_field_makes_a_difference() -> None:
     config = Config(**REQUIRED)
     for name, value in varied().to_dict().items():
         needed = {"overtake_limit": 0.0} if name == "admit_order" else {}
+        if name == "rollout_scenarios":
+            value = 21
         other = config.replace(**{**needed, name: value})
         assert other != config
         assert getattr(other, name) == value

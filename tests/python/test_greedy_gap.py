@@ -22,9 +22,9 @@ from topas.reference.search import Search
 from topas.reference.state import PRESETS as ALL_PRESETS
 from topas.reference.state import Id, Request, State, read_state, tie
 
-# The study is of the score by paths; what both kinds of presets set is drawn.
-PRESETS = {name: fields for name, fields in ALL_PRESETS.items() if name != "default"}
-PLAIN = {"count_running", "age_credit", "redo_weight", "reuse_weight", "move_weight"}
+# The study is of the score by paths; these weights are drawn.
+PRESETS = {name: of for name, of in ALL_PRESETS.items() if of["gain_model"] == "path"}
+DRAWN = {"reuse_weight", "move_weight"}
 
 INSTANCES = 300
 MAX_AGENTS = 4
@@ -114,7 +114,7 @@ def instance(seed: int) -> dict[str, Any] | None:
 
 def scorer_for(case: dict[str, Any], preset: str, search: str) -> Scorer:
     """Read an instance under a preset, for one of the two searches."""
-    left_out = PRESETS[preset].keys() | ALL_PRESETS["default"].keys() - PLAIN
+    left_out = PRESETS[preset].keys() - DRAWN
     own = {key: value for key, value in case["config"].items() if key not in left_out}
     limit = {"enumerate_max_agents": SEARCHES[search]}
     return Scorer(read_state(case, {**own, **limit}, preset))

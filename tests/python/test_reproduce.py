@@ -285,6 +285,7 @@ def test_every_baseline_runs_both_ways() -> None:
         "topas-paper",
         "topas-guarded",
         "topas",
+        "topas-rollout",
     ]
     assert tuple(v.label for v in variants if v.in_paper) == PAPER_BASELINES
     narrow = contenders(baselines=("lpm",))
@@ -340,7 +341,7 @@ def test_a_figure_of_rates_has_all_policies(tmp_path: Path) -> None:
     assert [(i["metric"], i["policy"], i["paper_percent"]) for i in compared[:6]] == [
         (metric, policy, percent)
         for metric, percent in (("mean_jct_s", 9.8), ("p99_jct_s", 4.5))
-        for policy in ("topas-paper", "topas-guarded", "topas")
+        for policy in ("topas-paper", "topas-guarded", "topas", "topas-rollout")
     ]
     for item in compared:
         assert item["paper_baselines"]["best_baseline"] in PAPER_BASELINES

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from topas.errors import ConfigError, TraceError
+from topas.policies import PRESET_POLICIES
 from topas.sim import Round, run_policy
 from topas.sim.trace import TraceScale, load_trace
 
@@ -263,7 +264,8 @@ def test_the_real_trace_as_a_whole() -> None:
 
 @pytest.mark.skipif(not SHARED.exists(), reason="shared/data/coding_agents.jsonl is not here")
 @pytest.mark.parametrize(
-    "policy", ["fcfs", "lpm", "parrot", "las", "spf", "topas-paper", "topas-guarded", "topas"]
+    "policy",
+    [*("fcfs", "lpm", "parrot", "las", "spf"), *PRESET_POLICIES.values()],
 )
 def test_the_real_trace_runs_to_its_end(policy: str) -> None:
     workload = load_trace(SHARED, scale=TraceScale(max_rounds=4), rate=0.02, seed=1)

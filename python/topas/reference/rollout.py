@@ -233,13 +233,15 @@ def candidates(scorer: Scorer, base: Allocation) -> list[Move]:
     capacity = state.settings.kv_capacity_tokens
     able = [r for r in state.waiting if state.prefix[r.agent] + r.kv_tokens <= capacity]
     queue = sorted(able, key=lambda r: (arrival[r.task], id_key(r.id)))
+    overdue = [r for r in queue if scorer.is_overdue(r.task)]
+    others = queue[len(overdue) :]
     there = {r.agent for r in state.running}
     path_s = {r.task: expected_path(state.tasks[r.task]) for r in queue}
     tried = [
         walk(scorer, queue, strict=True),
         walk(scorer, queue),
-        walk(scorer, sorted(queue, key=lambda r: r.agent not in there)),
-        walk(scorer, sorted(queue, key=lambda r: path_s[r.task])),
+        walk(scorer, overdue + sorted(others, key=lambda r: r.agent not in there)),
+        walk(scorer, overdue + sorted(others, key=lambda r: path_s[r.task])),
         Move(()),
     ]
     for agent in sorted({r.agent for r in state.waiting}, key=id_key):

@@ -84,7 +84,7 @@ def candidates(preset: str | None = None, config: Mapping[str, Any] | None = Non
 
     Parameters
     ----------
-    preset : {"paper", "guarded", "default"}, optional
+    preset : {"paper", "guarded", "default", "rollout"}, optional
         Only this one; without it the default preset with its variations, and the others alone.
     config : mapping, optional
         Fields that all of them have; what would change these is not tried.

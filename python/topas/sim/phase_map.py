@@ -174,7 +174,7 @@ class MapStudy:
     ----------
     scale : MapScale
         How fine and how much.
-    policy : {"topas", "topas-guarded", "topas-paper"}
+    policy : {"topas", "topas-guarded", "topas-paper", "topas-rollout"}
         Which preset of topas.
     baselines : tuple of str
         What it is compared with, each without and with a host cache; without suffixes.
