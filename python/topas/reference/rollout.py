@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf, sqrt
@@ -124,7 +124,7 @@ class Run:
         self.waiting: list[int] = []
         self.ends: list[tuple[float, int]] = []
         self.running: dict[Id, int] = dict.fromkeys(world.state.prefix, 0)
-        self.live = {place: 0 for place in world.places}
+        self.live = dict.fromkeys(world.places, 0)
         self.to_come = {place: work.requests for place, work in self.work.items()}
         self.open = [{v for t, v in self.work if t == task} for task in range(len(world.tasks))]
 
@@ -244,9 +244,10 @@ def candidates(scorer: Scorer, base: Allocation) -> list[Move]:
         walk(scorer, overdue + sorted(others, key=lambda r: path_s[r.task])),
         Move(()),
     ]
-    for agent in sorted({r.agent for r in state.waiting}, key=id_key):
-        tried.append(walk(scorer, queue, lambda other, agent=agent: other == agent))
-        tried.append(walk(scorer, queue, lambda other, agent=agent: other != agent))
+    agents = {r.agent for r in state.waiting}
+    for agent in sorted(agents, key=id_key):
+        tried.append(walk(scorer, queue, {agent}))
+        tried.append(walk(scorer, queue, agents - {agent}))
     found = [Move(base.admit, base.preempt)]
     for move in tried:
         serves = move.admit or state.running
@@ -262,11 +263,11 @@ def _same(move: Move, other: Move) -> bool:
 def walk(
     scorer: Scorer,
     order: Iterable[Request],
-    wanted: Callable[[Id], bool] = lambda agent: True,
+    wanted: Collection[Id] | None = None,
     *,
     strict: bool = False,
 ) -> Move:
-    """Admit what fits beside what runs; strictly: up to the first that does not."""
+    """Admit what fits beside what runs, of these agents; strictly: up to the first that does not."""
     state = scorer.state
     there = {r.agent for r in state.running}
     room = state.settings.kv_capacity_tokens - sum(state.prefix[a] for a in there)
@@ -277,7 +278,8 @@ def walk(
     admit: list[Request] = []
     for request in order:
         needs = request.kv_tokens + (0 if request.agent in there else state.prefix[request.agent])
-        if wanted(request.agent) and needs <= room and slots > 0:
+        is_wanted = wanted is None or request.agent in wanted
+        if is_wanted and needs <= room and slots > 0:
             room -= needs
             slots -= 1
             there.add(request.agent)
