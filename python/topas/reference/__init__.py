@@ -1,7 +1,7 @@
 """The policy of SPEC.md in plain Python, for reading next to it and for testing the core.
 
-One module a section: `state` (1), `expectation` (2), `score` (3), `pack` (4), `search` (5), `rollout`
-(8); the presets are `PRESETS`. Clear rather than fast, and never used by the product: it
+One module a section: `state` (1), `expectation` (2), `score` (3), `pack` (4), `search` (5),
+`rollout` (8); the presets are `PRESETS`. Clear rather than fast, and never used by the product: it
 takes snapshots in their JSON form, imports nothing from the compiled core, and takes its input to
 be valid.
 """

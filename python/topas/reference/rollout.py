@@ -267,7 +267,7 @@ def walk(
     *,
     strict: bool = False,
 ) -> Move:
-    """Admit what fits beside what runs, of these agents; strictly: up to the first that does not."""
+    """Admit what fits beside what runs, of these agents; strictly: while it does."""
     state = scorer.state
     there = {r.agent for r in state.running}
     room = state.settings.kv_capacity_tokens - sum(state.prefix[a] for a in there)
