@@ -24,7 +24,7 @@ __all__ = ["PRESETS", "decide", "expected_longest_path"]
 def decide(
     snapshot: Mapping[str, Any], config: object = None, *, preset: str | None = None
 ) -> dict[str, Any]:
-    """Take the decision for a snapshot (SPEC sections 1 to 6).
+    """Take the decision for a snapshot (docs/specification.md).
 
     Parameters
     ----------
