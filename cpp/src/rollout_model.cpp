@@ -203,8 +203,8 @@ void Builder::draw_stage(std::uint32_t at, const TaskState& task, std::uint32_t 
   const ProfileState& profile = profiles_[profile_at_.at(state.profile)];
   const std::size_t count = model_.scenarios.size();
   std::vector<double> row(count);
-  draw_row(support(state, profile, spent_s_[at]), draw_stream(config_.seed, stable_hash(task.id), stage), count,
-           row.data());
+  StageDraws draws(draw_stream(config_.seed, stable_hash(task.id), stage), count);
+  draws.draw(support(state, profile, spent_s_[at]), row.data());
   const std::uint32_t live = std::max(model_.stages[at].live, 1U);
   for (std::size_t scenario = 0; scenario < count; ++scenario) {
     const double left_s = row[scenario];

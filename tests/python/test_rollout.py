@@ -161,5 +161,5 @@ def test_runs_are_repeatable_and_finish() -> None:
     again, _ = run_policy(workload, "topas-rollout")
     assert first == again
     assert first.finished == 15
-    plain, _ = run_policy(workload, "topas-service")
+    plain, _ = run_policy(workload, "topas")
     assert first.mean_jct_s != plain.mean_jct_s

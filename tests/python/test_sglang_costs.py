@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import pickle
 import random
 from typing import TYPE_CHECKING
 
 import pytest
 import topas
-from topas.sglang.clock import RankClock
 from topas.sglang.costs import FIRST_GUESS_BYTES_PER_S, CostMeter, Profile
 from topas.sglang.fitting import LineFit
 from topas.sglang.settings import Settings
@@ -336,33 +334,6 @@ class TestCopies:
 
 
 class TestRanks:
-    def test_all_go_by_the_bandwidth_of_the_one_that_reads_the_clock(self) -> None:
-        clocks = [RankClock() for _ in range(2)]
-        meters = [CostMeter() for _ in clocks]
-        measures = iter((None, 21.37e9, 22.9e9))
-        clocks[0].measure = lambda: next(measures)
-        clocks[1].measure = lambda: pytest.fail("only the first rank is asked")
-        for meter, clock in zip(meters, clocks, strict=True):
-            meter.copy_prefixes(1024, lambda clock=clock: clock.load_bytes_per_s)
-        seen = []
-        for _ in range(3):
-            sent = pickle.dumps(clocks[0].attach(["message"]))
-            for clock in clocks:
-                assert clock.detach(pickle.loads(sent)) == ["message"]
-            first, second = (meter.config_fields() for meter in meters)
-            assert first == second
-            seen.append(first["swap_bytes_per_s"])
-        assert seen == [FIRST_GUESS_BYTES_PER_S, 21e9, 23e9]
-
-    def test_what_was_measured_stays_when_nothing_new_is(self) -> None:
-        clock = RankClock()
-        found: list[float | None] = [5e9]
-        clock.measure = lambda: found[0]
-        clock.detach(clock.attach(["message"]))
-        found[0] = None
-        clock.detach(clock.attach(["message"]))
-        assert clock.load_bytes_per_s == 5e9
-
     def test_the_same_times_give_the_same_costs_bit_for_bit(self) -> None:
         draw = random.Random(3)
         passes = [

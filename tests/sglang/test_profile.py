@@ -8,13 +8,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from driving import LOOPS, bridge_of, finish, submit_all, tokens
-from ranks import run_ranks
+from driving import LOOPS, bridge_of, finish, tokens
 from topas.sglang.costs import CostMeter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from driving import Start
     from engine import InProcessEngine
@@ -142,36 +140,6 @@ def test_the_costs_of_the_real_engine_are_about_what_a_stopwatch_says(
     lines = [record.getMessage() for record in caplog.records if "profile: " in record.message]
     assert len(lines) == 1
     assert "ms/token, no copies" in lines[0]
-
-
-def learn_on_rank(engine: InProcessEngine) -> dict[str, Any]:
-    """Serve requests with copies told of; return what this rank goes by."""
-    bridge = bridge_of(engine)
-    clock = bridge._clock
-    clock.measure = lambda: 1e9 * (10 + engine.rank + bridge.counts.passes)
-    bridge._costs.copy_prefixes(1024.0, lambda: clock.load_bytes_per_s)
-    if engine.rank == 0:
-        submit_all(engine, 12)
-    engine.run()
-    return {
-        "passes": bridge.counts.passes,
-        "bandwidth": clock.load_bytes_per_s,
-        "fields": bridge._costs.config_fields(),
-        "told": bridge.counts.profile,
-    }
-
-
-def test_all_ranks_go_by_the_same_bandwidth_and_costs(model: Path) -> None:
-    first, second = run_ranks(
-        learn_on_rank,
-        environment={"TOPAS_ENABLE": "1"},
-        model_path=str(model),
-        max_running_requests=4,
-    )
-    assert first["bandwidth"] > 10e9
-    assert first == second
-    assert first["fields"]["swap_bytes_per_s"] == first["bandwidth"]
-    assert first["fields"]["kv_bytes_per_token"] == 1024.0
 
 
 def test_the_core_is_configured_with_what_is_learned(

@@ -64,6 +64,8 @@ def serve(engine: InProcessEngine, asked: list[Asked], slow: int, fails: int) ->
         "failures": dict(residency.failures),
         "host": {key: state.value for key, state in residency.store.agents().items()},
         "rate": residency.load_bytes_per_s,
+        "costs": bridge._costs.config_fields(),
+        "profile": bridge.counts.profile,
         "gave way": residency.gave_way,
         "fallbacks": dict(bridge.counts.fallbacks),
         "left": left_over(engine),
@@ -97,5 +99,7 @@ def test_two_ranks_pin_and_copy_alike(
     copies = [first.pop("copies"), second.pop("copies")]
     assert min(min(copies)) >= 3
     assert first == second
+    assert first["rate"] > 0.0
+    assert first["costs"]["swap_bytes_per_s"] == first["rate"]
     assert first["failures"] == ({} if fails < 0 else {"CopyError": 2})
     assert first["fallbacks"] == {}

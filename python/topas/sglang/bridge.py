@@ -62,11 +62,11 @@ class Bridge:
     def __init__(self, view: View, settings: Settings, clock: RankClock, counts: Counts) -> None:
         self.view = view
         self.counts = counts
-        self.on_decision: Callable[[topas.Decision], None] | None = None
-        self.residency = residency_of(view, settings, clock)
+        self.on_decision: Callable[[topas.Decision], None] = lambda decision: None
         self._settings = settings
         self._clock = clock
         self._costs = CostMeter(view.delay, stalls=settings.moves_once, tell=counts.set_profile)
+        self.residency = residency_of(view, settings, clock, self._costs)
         self._heads = HeadTable(settings.min_prefix_tokens, self.view.page_size)
         self._unmanaged: list[Any] = []  # waiting, to be answered without asking the core
         self._due = False  # something has happened since the last decision
@@ -292,8 +292,8 @@ class Bridge:
         self.counts.decided(self.ledger.decision_s, len(decision.admit), len(decision.preempt))
         self.counts.hints_wrong(self.ledger.hint_errors)
         self.counts.set_gauges(**self.ledger.gauges())
-        if self.on_decision is not None:
-            self.on_decision(decision)
+        self.residency.report(self.counts)
+        self.on_decision(decision)
 
     def _task_ended(self, workflow: str | None, seconds: float) -> None:
         self._costs.task_took(seconds)

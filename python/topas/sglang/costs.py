@@ -73,7 +73,7 @@ class CostMeter:
     goes on meanwhile.
 
     All that is taken in must be the same on every tensor-parallel rank: times of
-    :class:`topas.sglang.clock.RankClock`, and the bandwidth that travels with them.
+    :class:`topas.sglang.clock.RankClock`, and the bandwidth that the first rank has measured.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ class CostMeter:
         bandwidth : callable
             Returns the bandwidth of loads to one rank, bytes a second; ``None`` before the first.
             It is asked at decisions and must return the same on all ranks
-            (:attr:`topas.sglang.clock.RankClock.load_bytes_per_s`).
+            (:attr:`topas.sglang.flights.Flights.rate`).
 
         Raises
         ------

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from topas.sglang.agents import Agents, Namespace
 from topas.sglang.heads import Tokens
+from topas.sglang.metrics import Counts
 from topas.sglang.view import View
 
 __all__ = ["NoCopies"]
@@ -78,6 +79,9 @@ class NoCopies:
         They stay SGLang's business until it has admitted something: else they would be taken, and
         given up, without end.
         """
+
+    def report(self, counts: Counts) -> None:
+        """Say what was copied so far, and how things stand."""
 
     def reset(self) -> None:
         """The core starts afresh: no prefix is pinned or on its way; copies on the host stay."""

@@ -33,8 +33,10 @@ from topas.errors import CapacityError, StateError
 from topas.sglang.agents import Agents, Namespace
 from topas.sglang.cache import Match
 from topas.sglang.clock import RankClock
+from topas.sglang.costs import CostMeter
 from topas.sglang.flights import Flights
 from topas.sglang.heads import Tokens
+from topas.sglang.metrics import Copies, Counts
 from topas.sglang.no_copies import NoCopies
 from topas.sglang.once import OnceLog
 from topas.sglang.settings import Settings
@@ -279,6 +281,19 @@ class Residency(NoCopies):
 
     # -- when things go wrong
 
+    def report(self, counts: Counts) -> None:
+        """See :class:`NoCopies`."""
+        pinned, tokens = self.pinned
+        counts.set_copies(
+            Copies(
+                **vars(self.store.counts()),
+                pins_dropped=self.gave_way,
+                pinned_prefixes=pinned,
+                pinned_tokens=tokens,
+                loads_in_flight=self.loading[0],
+            )
+        )
+
     def reset(self) -> None:
         """See :class:`NoCopies`."""
         for key in list(self._held):
@@ -445,8 +460,10 @@ class Residency(NoCopies):
             self.store.forget(key)
 
 
-def residency_of(view: View, settings: Settings, clock: RankClock) -> NoCopies:
+def residency_of(view: View, settings: Settings, clock: RankClock, costs: CostMeter) -> NoCopies:
     """What carries out residency on an engine: with copies if ``prefix_copies`` is set.
+
+    The meter is told then that prefixes are copied, and how fast.
 
     Raises
     ------
@@ -467,4 +484,5 @@ def residency_of(view: View, settings: Settings, clock: RankClock) -> NoCopies:
     view.cache.count_in_transit()
     all_well = view.all_well if view.ranks > 1 else None
     flights = Flights(clock, all_well, lambda: store.measured_bandwidth("load"))
+    costs.copy_prefixes(buffers.bytes_per_token, lambda: flights.rate)
     return Residency(view, store, buffers, flights)
