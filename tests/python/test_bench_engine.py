@@ -45,6 +45,7 @@ from topas.sim.prefix import Prefix
 from topas.sim.request import Request
 from typer.testing import CliRunner
 
+SIMULATED = ("fcfs", "lpm", "topas")
 COSTS = EngineCosts(
     kv_capacity=4096,
     kv_bytes_per_token=1.0,
@@ -200,26 +201,47 @@ def test_a_pool_that_cannot_hold_a_request_is_refused() -> None:
 # ---- starting an engine
 
 
-def test_only_the_topas_run_has_the_plugin() -> None:
+def test_only_the_topas_run_has_the_plugin(tmp_path: Path) -> None:
     plan = EnginePlan(model=Path("m"))
     outer = {"TOPAS_ENABLE": "1", "SGLANG_PLUGINS": "topas", "PROMETHEUS_MULTIPROC_DIR": "/x"}
     for policy in ("fcfs", "lpm"):
-        variables = launch.environment(plan, policy, outer)
+        variables = launch.environment(plan, policy, outer, tmp_path)
         assert (variables["TOPAS_ENABLE"], variables["SGLANG_PLUGINS"]) == ("0", "none")
-    variables = launch.environment(plan, "topas", {})
+    variables = launch.environment(plan, "topas", {}, tmp_path)
     assert (variables["TOPAS_ENABLE"], variables["SGLANG_PLUGINS"]) == ("1", "topas")
     assert variables["SGLANG_PLATFORM"] == "topas-test-cpu"
     assert variables["OMP_NUM_THREADS"] == "1"
-    assert launch.environment(plan, "fcfs", {"OMP_NUM_THREADS": "2"})["OMP_NUM_THREADS"] == "2"
-    assert "PROMETHEUS_MULTIPROC_DIR" not in launch.environment(plan, "topas", outer)
+    threads = launch.environment(plan, "fcfs", {"OMP_NUM_THREADS": "2"}, tmp_path)
+    assert threads["OMP_NUM_THREADS"] == "2"
+    assert "PROMETHEUS_MULTIPROC_DIR" not in launch.environment(plan, "topas", outer, tmp_path)
     gpu = EnginePlan(model=Path("m"), device="cuda")
-    assert "SGLANG_PLATFORM" not in launch.environment(gpu, "topas", {})
+    assert "SGLANG_PLATFORM" not in launch.environment(gpu, "topas", {}, tmp_path)
+
+
+def test_copies_are_a_setting_on_top_of_the_users(tmp_path: Path) -> None:
+    plan, own = EnginePlan(model=Path("m")), tmp_path / "own.yaml"
+    own.write_text("policy: {samples: 16}\n")
+    for outer, expected in (({}, {}), ({"TOPAS_CONFIG": str(own)}, {"samples": 16})):
+        variables = launch.environment(plan, "topas+copies", outer, tmp_path)
+        assert (variables["TOPAS_ENABLE"], variables["SGLANG_PLUGINS"]) == ("1", "topas")
+        settings = Settings.from_environment(variables)
+        assert settings is not None
+        assert settings.prefix_copies is not None
+        assert settings.policy == expected
+    own.write_text("prefix_copies: {host_bytes: 77}\n")
+    settings = Settings.from_environment(
+        launch.environment(plan, "topas+copies", {"TOPAS_CONFIG": str(own)}, tmp_path)
+    )
+    assert settings is not None
+    assert settings.prefix_copies is not None
+    assert settings.prefix_copies.host_bytes == 77
+    assert "TOPAS_CONFIG" not in launch.environment(plan, "topas", {}, tmp_path)
 
 
 def test_topas_goes_with_fcfs_and_arguments_are_passed_on() -> None:
     plan = EnginePlan(model=Path("m"), arguments={"page_size": 16, "dtype": "bfloat16"})
     found = {p: launch.engine_arguments(plan, p)["schedule_policy"] for p in launch.POLICIES}
-    assert found == {"fcfs": "fcfs", "lpm": "lpm", "topas": "fcfs"}
+    assert found == {"fcfs": "fcfs", "lpm": "lpm", "topas": "fcfs", "topas+copies": "fcfs"}
     arguments = launch.engine_arguments(plan, "topas")
     assert (arguments["page_size"], arguments["dtype"]) == (16, "bfloat16")
     assert (arguments["max_total_tokens"], arguments["device"]) == (4096, "cpu")
@@ -245,7 +267,9 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_that_fails_says_what_it_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "engine_arguments", lambda plan, policy: {})
     monkeypatch.setattr(
-        launch, "environment", lambda plan, policy, outer: {**os.environ, "PYTHONWARNINGS": "bad"}
+        launch,
+        "environment",
+        lambda plan, policy, outer, _: {**os.environ, "PYTHONWARNINGS": "bad"},
     )
     monkeypatch.setattr(launch.sys, "executable", "/bin/ls")
     with pytest.raises(StateError, match="the engine for lpm ended with status"):
@@ -503,7 +527,7 @@ def test_a_short_run_has_costs_but_nothing_to_set_beside_them() -> None:
 
 def test_so_many_tasks_are_in_flight_and_all_end() -> None:
     bench = workload("chain-3", tasks=30, concurrency=5)
-    for policy in launch.POLICIES:
+    for policy in SIMULATED:
         metrics = simulate_run(bench, policy, COSTS, 8)
         assert (metrics.arrived, metrics.finished) == (30, 30)
         assert metrics.makespan_s is not None
@@ -515,7 +539,7 @@ def test_so_many_tasks_are_in_flight_and_all_end() -> None:
 @pytest.mark.parametrize("hints", [True, False])
 def test_every_workload_ends_in_the_simulator(name: str, hints: bool) -> None:
     bench = workload(name, tasks=40, hints=hints)
-    for policy in launch.POLICIES:
+    for policy in SIMULATED:
         metrics = simulate_run(bench, policy, COSTS, 8)
         assert metrics.finished == 40
         assert metrics.peak_kv_tokens <= COSTS.kv_capacity
@@ -523,7 +547,7 @@ def test_every_workload_ends_in_the_simulator(name: str, hints: bool) -> None:
 
 def test_locality_saves_prefills_in_the_simulator() -> None:
     bench = workload("single", tasks=60)
-    spans = {p: simulate_run(bench, p, COSTS, 8).makespan_s for p in launch.POLICIES}
+    spans = {p: simulate_run(bench, p, COSTS, 8).makespan_s for p in SIMULATED}
     assert spans["fcfs"] is not None
     assert all(spans[p] is not None and spans[p] < 0.8 * spans["fcfs"] for p in ("lpm", "topas"))
 

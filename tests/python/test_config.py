@@ -280,6 +280,8 @@ def test_default_values_are_those_of_the_preset_default() -> None:
         "admit_order": "arrival",
         "preempt_limit": 1.0,
         "overtake_limit": 2.0,
+        "rollout_scenarios": 0,
+        "rollout_power": 1.0,
     }
 
 

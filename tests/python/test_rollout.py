@@ -15,7 +15,7 @@ from topas.sim.runner import run_policy
 
 def decided(fields: Json, **changes: Any) -> Json:
     """Give the core's decision, once the reference has agreed."""
-    given = {"gain_model": "service", "rollout_scenarios": 4, **fields["config"], **changes}
+    given = {**fields["config"], "gain_model": "service", "rollout_scenarios": 4, **changes}
     fields = {**fields, "config": given}
     got = decide(Snapshot.from_dict(fields), Config.from_dict(given)).to_dict()
     assert differences(got, reference.decide(fields)) == []

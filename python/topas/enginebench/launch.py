@@ -16,7 +16,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from topas.enginebench.results import EngineRun
+import yaml
+
+from topas.enginebench.results import EngineRun, is_driven
 from topas.enginebench.workload import BenchSettings
 from topas.errors import ConfigError, StateError
 
@@ -30,13 +32,14 @@ __all__ = [
     "run_engine",
 ]
 
-#: Policies that can be run: SGLang's own two, and topas.
-POLICIES: tuple[str, ...] = ("fcfs", "lpm", "topas")
+#: Policies that can be run: SGLang's own two, topas, and topas with ``prefix_copies``.
+POLICIES: tuple[str, ...] = ("fcfs", "lpm", "topas", "topas+copies")
 
 _PLATFORM = "topas-test-cpu"
 _PLATFORMS = "sglang.srt.platforms"
 _KEPT_MODELS = ("qwen2", "llama", "registry", "utils")
 _LAST_LINES = 25
+_HOST_BYTES = 1 << 30  # for copies, where the user's TOPAS_CONFIG does not say
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +95,22 @@ def check_engine(device: str) -> None:
         )
 
 
-def environment(plan: EnginePlan, policy: str, outer: Mapping[str, str]) -> dict[str, str]:
-    """Environment of the process that runs a policy: topas is off for all but its own."""
-    driven = policy == "topas"
+def environment(
+    plan: EnginePlan, policy: str, outer: Mapping[str, str], folder: Path
+) -> dict[str, str]:
+    """Environment of the process that runs a policy: topas is off for all but its own.
+
+    With ``prefix_copies`` a configuration of its own goes into the folder, made of the user's.
+    """
+    driven = is_driven(policy)
     result = {**outer, "SGLANG_PLUGINS": "topas" if driven else "none"}
     result["TOPAS_ENABLE"] = "1" if driven else "0"
+    if policy.endswith("+copies"):
+        own = outer.get("TOPAS_CONFIG")
+        fields = (yaml.safe_load(Path(own).read_text("utf-8")) if own else None) or {}
+        path = folder / "topas.json"
+        path.write_text(json.dumps({"prefix_copies": {"host_bytes": _HOST_BYTES}, **fields}))
+        result["TOPAS_CONFIG"] = str(path)
     result.pop("PROMETHEUS_MULTIPROC_DIR", None)
     if plan.device != "cpu":
         return result
@@ -170,7 +184,9 @@ def run_engine(plan: EnginePlan, settings: BenchSettings, policy: str) -> Engine
             ),
             encoding="utf-8",
         )
-        code = _call([str(spec), str(result)], log, environment(plan, policy, os.environ), plan)
+        code = _call(
+            [str(spec), str(result)], log, environment(plan, policy, os.environ, Path(folder)), plan
+        )
         if code != 0 or not result.exists():
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
             why = "took too long" if code is None else f"ended with status {code}"

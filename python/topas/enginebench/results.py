@@ -12,7 +12,12 @@ import numpy as np
 
 from topas.errors import StateError
 
-__all__ = ["EngineRun", "Figures", "Report", "RequestRecord"]
+__all__ = ["EngineRun", "Figures", "Report", "RequestRecord", "is_driven"]
+
+
+def is_driven(policy: str) -> bool:
+    """Whether topas drives the engine under a policy of the benchmark."""
+    return policy.partition("+")[0] == "topas"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +135,7 @@ class EngineRun:
         decisions = count("topas:decision_seconds_count", 0.0)
         decision_s = count("topas:decision_seconds_sum", 0.0)
         topas_s = count("topas:bridge_seconds_total")
-        driven = self.policy == "topas"
+        driven = is_driven(self.policy)
         return Figures(
             mean_jct_s=float(jct.mean()),
             p50_jct_s=float(np.percentile(jct, 50)),
