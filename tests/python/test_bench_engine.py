@@ -269,7 +269,7 @@ def test_a_run_that_fails_says_what_it_said(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(
         launch,
         "environment",
-        lambda plan, policy, outer, _: {**os.environ, "PYTHONWARNINGS": "bad"},
+        lambda *_: {**os.environ, "PYTHONWARNINGS": "bad"},
     )
     monkeypatch.setattr(launch.sys, "executable", "/bin/ls")
     with pytest.raises(StateError, match="the engine for lpm ended with status"):
