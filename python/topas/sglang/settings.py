@@ -24,8 +24,8 @@ _ONCE: Mapping[str, Any] = {
     "work_conserving": True,
 }
 _IN_AN_ENGINE: Mapping[str, Mapping[str, Any]] = {
+    "default": {**_ONCE, "redo_model": "prefill"},
     "guarded": {**_ONCE, "redo_weight": 10.0},
-    "default": _ONCE,
     "paper": {},
 }
 
@@ -52,9 +52,8 @@ class Settings(BaseModel):
 
     Parameters
     ----------
-    preset : {"guarded", "default", "paper"}
-        Which score (docs/specification.md, sections 6 and 7); in an engine that computes
-        prefixes again ``guarded`` does best (docs/policy.md).
+    preset : {"default", "guarded", "paper"}
+        Which score (docs/specification.md, sections 6 and 7).
     policy : mapping
         Fields of :class:`topas.Config` on top of the preset. Capacity and the limit on running
         requests are the engine's. The costs (``prefill_s_per_token``, ``decode_s_per_token``,
@@ -76,7 +75,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    preset: Literal["guarded", "default", "paper"] = "guarded"
+    preset: Literal["default", "guarded", "paper"] = "default"
     policy: dict[str, Any] = Field(default_factory=dict)
     workflows: list[dict[str, Any]] = Field(default_factory=list)
     min_prefix_tokens: int = Field(default=64, ge=1)
