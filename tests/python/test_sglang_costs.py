@@ -324,7 +324,7 @@ class TestCopies:
         fields = meter.config_fields()
         assert fields["swap_bytes_per_s"] == meter.profile.swap_bytes_per_s == 52e9
         config = Settings().config(capacity=100, max_running_requests=4, costs=fields)
-        assert config.move_weight == 1.0
+        assert config.move_weight == 0.0  # the preset's
         assert config.kv_bytes_per_token / config.swap_bytes_per_s == 28_672 / 52e9
 
     @pytest.mark.parametrize("bytes_", [0.0, -1.0, math.nan])

@@ -24,7 +24,7 @@ _ONCE: Mapping[str, Any] = {
     "work_conserving": True,
 }
 _IN_AN_ENGINE: Mapping[str, Mapping[str, Any]] = {
-    "default": {**_ONCE, "redo_model": "prefill"},
+    "default": {**_ONCE, "redo_weight": 30.0},
     "guarded": {**_ONCE, "redo_weight": 10.0},
     "paper": {},
 }
