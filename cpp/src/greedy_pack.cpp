@@ -267,9 +267,13 @@ GreedyPack::Choice GreedyPack::next_in_turn() {
     return ended_;
   };
   constexpr auto kAny = std::numeric_limits<std::int64_t>::max();
-  first_ = ended_                                   ? order_.size()
-           : instance_.config->overtake_limit > 0.0 ? order_.next(first_, kAny, fits_or_ends)
-                                                    : next_fitting(first_);
+  if (ended_) {
+    first_ = order_.size();
+  } else if (instance_.config->overtake_limit > 0.0) {
+    first_ = order_.next(first_, kAny, fits_or_ends);
+  } else {
+    first_ = next_fitting(first_);
+  }
   if (ended_ || first_ == order_.size()) {
     return {};
   }

@@ -47,13 +47,7 @@ void Instance::index() {
   group_by_agent(running, agents, &AgentView::running);
   group_by_task(waiting, tasks, &TaskView::waiting, waiting_of_tasks);
   group_by_task(running, tasks, &TaskView::running, running_of_tasks);
-  std::vector<bool> listed(tasks.size(), false);
-  for (const auto& request : waiting) {
-    if (!listed[request.task]) {
-      listed[request.task] = true;
-      waiting_tasks.push_back(request.task);
-    }
-  }
+  list_waiting_tasks();
   words = 0;
   for (auto& task : tasks) {
     task.first_word = words;
@@ -76,6 +70,16 @@ void Instance::index() {
       agent.firm = agent.firm || running[at].firm;
     }
     firm_agents += agent.firm ? 1 : 0;
+  }
+}
+
+void Instance::list_waiting_tasks() {
+  std::vector<bool> listed(tasks.size(), false);
+  for (const auto& request : waiting) {
+    if (!listed[request.task]) {
+      listed[request.task] = true;
+      waiting_tasks.push_back(request.task);
+    }
   }
 }
 

@@ -86,6 +86,8 @@ struct Instance {
   std::int64_t firm_agents = 0;                 ///< those that must stay
 
   void index();
+  /// Those of `waiting_tasks`, in the order of their first waiting request.
+  void list_waiting_tasks();
   /// Back to an empty one, which keeps its room.
   void clear() noexcept;
   /// Whether a request gains the same whatever else is served.

@@ -119,7 +119,7 @@ void ParallelBlock::gains_of_subsets(std::span<const double> reduction, std::vec
       accumulate(stage, 0.0, grid, products);
       continue;
     }
-    double* plain = rows + 2 * stage.index * columns;
+    double* plain = rows + std::size_t{2} * stage.index * columns;
     std::fill_n(plain, grid.size(), 1.0);
     std::fill_n(plain + columns, grid.size(), 1.0);
     accumulate(stage, 0.0, grid, plain);

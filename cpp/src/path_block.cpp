@@ -99,9 +99,11 @@ void PathBlock::prepare_sources() {
     below_at_.push_back(next_[at].empty() ? 0 : rows++);
   }
   const bool parallel = std::all_of(next_.begin(), next_.end(), [](const auto& next) { return next.empty(); });
-  std::unique_ptr<double[]> tails;  // NOLINT(modernize-avoid-c-arrays): a vector would fill it with zeros first
+  // NOLINTBEGIN(modernize-avoid-c-arrays): a vector would fill it with zeros first
+  std::unique_ptr<double[]> tails;
   if (!parallel) {
     tails = std::make_unique_for_overwrite<double[]>(next_.size() * columns);
+    // NOLINTEND(modernize-avoid-c-arrays)
     longest_tails({}, tails.get());
   }
   const auto tail_of = [&](std::uint32_t at) -> const double* {
@@ -188,7 +190,7 @@ void PathBlock::gains_of_subsets(std::span<const double> reduction, std::vector<
   for (std::size_t begin = 0; begin < columns; begin += kAtOnce) {
     const std::size_t size = std::min(kAtOnce, columns - begin);
     std::array<std::uint64_t, kAtOnce> longer{};
-    std::array<double, kAtOnce> falls;
+    std::array<double, kAtOnce> falls;  // NOLINT(cppcoreguidelines-pro-type-member-init): written before it is read
     for (std::size_t rank = 0; rank < count; ++rank) {
       const double* length = lengths + rank * columns + begin;
       const double* next = rank + 1 < count ? length + columns : least + begin;

@@ -111,10 +111,9 @@ void Builder::add_requests() {
   for (std::uint32_t at = 0; at < snapshot_.tasks.size(); ++at) {
     task_at[snapshot_.tasks[at].id] = at;
   }
-  std::vector<const RequestState*> sorted;
-  for (const auto& request : snapshot_.requests) {
-    sorted.push_back(&request);
-  }
+  std::vector<const RequestState*> sorted(snapshot_.requests.size());
+  std::transform(snapshot_.requests.begin(), snapshot_.requests.end(), sorted.begin(),
+                 [](const RequestState& request) { return &request; });
   std::sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) { return a->id < b->id; });
   spent_s_.assign(model_.stages.size(), 0.0);
   Index number;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <utility>
 
 namespace topas::detail {
 
@@ -127,8 +128,7 @@ void RolloutRun::admit_in_turn() {
 
 void RolloutRun::admit_waiting(bool only_resident) {
   std::size_t kept = 0;
-  for (std::size_t at = 0; at < waiting_.size(); ++at) {
-    const std::uint32_t visit = waiting_[at];
+  for (const std::uint32_t visit : waiting_) {
     const bool there = running_[model_.stages[visits_[visit].stage].agent] > 0;
     if ((there || !only_resident) && fits(visits_[visit])) {
       start(visit);
@@ -140,7 +140,7 @@ void RolloutRun::admit_waiting(bool only_resident) {
 }
 
 bool RolloutRun::fits(const Visit& visit) const {
-  if (model_.running_limit > 0 && static_cast<std::int64_t>(ends_.size()) >= model_.running_limit) {
+  if (model_.running_limit > 0 && std::cmp_greater_equal(ends_.size(), model_.running_limit)) {
     return false;
   }
   const std::uint32_t agent = model_.stages[visit.stage].agent;

@@ -204,12 +204,12 @@ bool TaskModel::refresh(const Config& config, std::span<const StageOutlook> stag
   return !can_enumerate(stages, drawn, static_cast<std::size_t>(config.exact_limit));
 }
 
-bool TaskModel::tells_each() const noexcept {
+bool TaskModel::tells_each() const {
   return singles_.empty() && parts_.size() == 1 &&
          std::visit([](const auto& block) { return block.only_sources(); }, parts_.front().block);
 }
 
-std::size_t TaskModel::outcomes() const noexcept {
+std::size_t TaskModel::outcomes() const {
   return std::visit([](const auto& block) { return block.outcomes(); }, parts_.front().block);
 }
 

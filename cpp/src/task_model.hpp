@@ -60,7 +60,7 @@ class TaskModel {
   [[nodiscard]] std::span<const double> gains_of_sets(PathScratch& scratch) const;
   [[nodiscard]] bool tells_sets() const noexcept;
   /// How many outcomes that looks at, of a model that tells_sets().
-  [[nodiscard]] std::size_t outcomes() const noexcept;
+  [[nodiscard]] std::size_t outcomes() const;
 
   /// The stages whose residuals the model knows.
   [[nodiscard]] std::span<const std::uint32_t> stages() const noexcept { return stages_; }
@@ -106,7 +106,7 @@ class TaskModel {
                                     bool& changed);
   [[nodiscard]] Span requests_of(std::uint32_t stage) const noexcept;
   [[nodiscard]] double reduction_of(Span requests, CompletionSet completed) const noexcept;
-  [[nodiscard]] bool tells_each() const noexcept;
+  [[nodiscard]] bool tells_each() const;
   [[nodiscard]] double evaluate(CompletionSet completed, PathScratch& scratch) const;
 
   std::vector<RequestOutlook> requests_;
