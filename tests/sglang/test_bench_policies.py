@@ -12,7 +12,7 @@ import sglang_policies
 
 def test_rows_of_a_short_queue() -> None:
     rows = sglang_policies.compare(waiting=(10,), rounds=3)
-    policies = ["SGLang fcfs", "SGLang lpm", "topas paper", "topas default"]
+    policies = ["SGLang fcfs", "SGLang lpm", "topas paper", "topas guarded", "topas default"]
     assert [row["policy"] for row in rows] == policies
     assert all(0 < row["p50"] <= row["max"] for row in rows)
     assert all(policy in sglang_policies.report(rows) for policy in policies)
