@@ -188,11 +188,13 @@ def test_bad_arguments() -> None:
 
 
 _SCRIPT = """
+import signal
 import sys
 from topas.sim import Lengths
 from topas.sim.sweep import Cell, run_cells
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     cells = [
         Cell(workload="metagpt-tl", tasks=60, rate=0.0175, seed=seed, policy="topas")
         for seed in range(400)
