@@ -264,7 +264,7 @@ double TaskModel::expected_path(CompletionSet completed, PathScratch& scratch) c
 }
 
 /// As many stages as requests: one each.
-bool TaskModel::tells_sets() const noexcept {
+bool TaskModel::tells_sets() const {
   return requests_.size() <= PathBlock::kSubsetStages && tells_each() &&
          parts_.front().requests.size() == requests_.size();
 }

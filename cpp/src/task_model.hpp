@@ -58,7 +58,7 @@ class TaskModel {
   /// By how much the path falls for every set of completed requests (of bits), seconds, up to rounding; empty when the
   /// model cannot tell them all at once: more than PathBlock::kSubsetStages requests, or several of one stage.
   [[nodiscard]] std::span<const double> gains_of_sets(PathScratch& scratch) const;
-  [[nodiscard]] bool tells_sets() const noexcept;
+  [[nodiscard]] bool tells_sets() const;
   /// How many outcomes that looks at, of a model that tells_sets().
   [[nodiscard]] std::size_t outcomes() const;
 

@@ -7,6 +7,7 @@ what the processes have imported, and makes a decision fail when it is asked to.
 from __future__ import annotations
 
 import json
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -344,10 +345,12 @@ def test_the_profile_at_the_endpoint_is_about_what_a_client_sees(server: Server)
     assert "no copies" in line
     prompt, new = tokens(99, 600), 60
     took = {}
-    for count in (1, new):
-        begin = time.monotonic()
-        complete(server, Asked("p", tokens(count, 10) + prompt, count))
-        took[count] = time.monotonic() - begin
+    for attempt in range(3):  # the machine may be busy: the quickest of each
+        for count in (1, new):
+            one = Asked("p", tokens(10 * attempt + count, 10) + prompt, count)
+            begin = time.monotonic()
+            complete(server, one)
+            took[count] = min(time.monotonic() - begin, took.get(count, math.inf))
     prefill_s = value(server, "prefill_fixed_seconds") + 600 * value(
         server, "prefill_token_seconds"
     )
