@@ -82,13 +82,19 @@ def test_a_flush_forgets_pins_and_copies(drive: driving.Start, saves: Leash) -> 
     at_rest(engine)
 
 
-def test_a_flush_that_sglang_refuses_changes_nothing(drive: driving.Start, loads: Leash) -> None:
+def loading_for_m(drive: driving.Start, loads: Leash) -> InProcessEngine:
+    """Start an engine; the first prefix is being loaded, for request m, until ``loads.go``."""
     engine = drive(COPIES, max_total_tokens=POOL)
     warm(engine, PREFIXES[0], "a")
     push_out(engine)
     loads.go.clear()
     engine.submit("m", PREFIXES[0] + tokens(1, 5), 4)
     until_loading(engine)
+    return engine
+
+
+def test_a_flush_that_sglang_refuses_changes_nothing(drive: driving.Start, loads: Leash) -> None:
+    engine = loading_for_m(drive, loads)
     assert not engine.scheduler.flush_cache()
     assert residency_of(engine).loading == (1, LENGTH)
     loads.go.set()
@@ -98,12 +104,7 @@ def test_a_flush_that_sglang_refuses_changes_nothing(drive: driving.Start, loads
 
 
 def test_a_flush_while_a_prefix_is_loaded(drive: driving.Start, loads: Leash) -> None:
-    engine = drive(COPIES, max_total_tokens=POOL)
-    warm(engine, PREFIXES[0], "a")
-    push_out(engine)
-    loads.go.clear()
-    engine.submit("m", PREFIXES[0] + tokens(1, 5), 4)
-    until_loading(engine)
+    engine = loading_for_m(drive, loads)
     engine.abort("m")
     engine.scheduler.process_input_requests(engine.scheduler.request_receiver.recv_requests())
     assert residency_of(engine).loading == (1, LENGTH), "nobody has looked yet"

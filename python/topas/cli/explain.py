@@ -13,7 +13,15 @@ from rich.markup import escape
 from rich.table import Table
 
 import topas
-from topas.cli.snapshots import Expectation, SnapshotLine, read_snapshots
+from topas.cli.snapshots import (
+    Exact,
+    Expectation,
+    PresetName,
+    Samples,
+    SnapshotFile,
+    SnapshotLine,
+    read_snapshots,
+)
 from topas.errors import SnapshotError
 
 __all__ = ["explain"]
@@ -119,16 +127,12 @@ def _waiting(explanation: topas.Explanation, capacity: int) -> Table:
 
 
 def explain(
-    file: Annotated[Path, typer.Argument(help="Snapshots, one JSON object a line; - is stdin.")],
+    file: SnapshotFile,
     line: Annotated[int, typer.Option(help="Which line of the file.")] = 1,
-    preset: Annotated[
-        str, typer.Option(help="What a config leaves out: paper, guarded or default.")
-    ] = "default",
+    preset: PresetName = "default",
     top: Annotated[int, typer.Option(help="So many candidates.")] = 5,
-    samples: Annotated[
-        int | None, typer.Option(help="Sample every expectation with so many draws.")
-    ] = None,
-    exact: Annotated[bool, typer.Option("--exact", help="Enumerate every expectation.")] = False,
+    samples: Samples = None,
+    exact: Exact = False,
 ) -> None:
     """Explain one decision: the chosen state, its score, the runners-up, who waits and why."""
     chosen = _nth_line(file, line, preset, Expectation(exact, samples))

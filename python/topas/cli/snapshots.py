@@ -8,12 +8,33 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO
 
-from topas import Config, Snapshot
+import typer
+
+from topas import PRESETS, Config, Snapshot
 from topas.errors import ConfigError, SnapshotError, TopasError
 
-__all__ = ["Expectation", "SnapshotLine", "located", "read_snapshots"]
+__all__ = [
+    "Exact",
+    "Expectation",
+    "PresetName",
+    "Samples",
+    "SnapshotFile",
+    "SnapshotLine",
+    "located",
+    "read_snapshots",
+]
+
+# What the commands that read snapshots ask for.
+SnapshotFile = Annotated[
+    Path, typer.Argument(help="Snapshots, one JSON object a line; - is stdin.")
+]
+PresetName = Annotated[
+    str, typer.Option("--preset", help=f"What a config leaves out: {', '.join(PRESETS)}.")
+]
+Samples = Annotated[int | None, typer.Option(help="Sample every expectation with so many draws.")]
+Exact = Annotated[bool, typer.Option("--exact", help="Enumerate every expectation.")]
 
 #: The most joint outcomes that can be enumerated.
 _EXACT_LIMIT = 1 << 20
@@ -112,7 +133,7 @@ def read_snapshots(
     ----------
     path : Path
         The file; ``-`` is standard input.
-    preset : {"paper", "guarded", "default"}
+    preset : {"paper", "guarded", "default", "rollout"}
         What the line's config builds on.
     expectation : Expectation or None
         Overrides how expectations are taken.
