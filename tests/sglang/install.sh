@@ -31,7 +31,7 @@ light=(
   PyYAML aiohttp dill einops fastapi ipython jsonschema loguru msgspec numpy orjson packaging partial_json_parser
   pillow prometheus-client psutil pybase64 pydantic python-multipart pyzmq requests safetensors setproctitle
   rich soundfile tqdm typer uvicorn uvloop
-  pytest hypothesis
+  pytest pytest-xdist hypothesis
 )
 bare=("sglang==$newest" compressed-tensors==0.18.0 gguf==0.19.0 xgrammar==0.2.7) # without what they ask for
 

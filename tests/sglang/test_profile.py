@@ -101,6 +101,7 @@ def test_mixed_batches_are_taken_apart(
     assert meter.decode_s_per_token == pytest.approx(expected, rel=0.1)
 
 
+@pytest.mark.stopwatch
 @LOOPS
 def test_the_costs_of_the_real_engine_are_about_what_a_stopwatch_says(
     drive: Start,
