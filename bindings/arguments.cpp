@@ -203,6 +203,7 @@ Config to_config(py::handle config) {
   out.admit_order = to_admit_order(config.attr("admit_order"));
   out.preempt_limit = real("preempt_limit");
   out.overtake_limit = real("overtake_limit");
+  out.reserve_limit = real("reserve_limit");
   out.rollout_scenarios = integer("rollout_scenarios");
   out.rollout_margin = real("rollout_margin");
   out.rollout_power = real("rollout_power");

@@ -23,6 +23,8 @@ const char* name_of(WaitReason reason) {
       return "no_room";
     case WaitReason::not_worth:
       return "not_worth";
+    case WaitReason::held_back:
+      return "held_back";
     case WaitReason::standstill:
       break;
   }
@@ -147,7 +149,8 @@ void register_explanation(py::module_& module) {
       .def_readonly("agent", &LeftWaiting::agent, "Its agent.")
       .def_property_readonly(
           "reason", [](const LeftWaiting& entry) { return name_of(entry.reason); },
-          "``never_fits``, ``prefix_not_kept``, ``no_slot``, ``no_room``, ``not_worth`` or ``standstill``.")
+          "``never_fits``, ``prefix_not_kept``, ``no_slot``, ``no_room``, ``not_worth``, ``held_back`` or\n"
+          "``standstill``.")
       .def_readonly("needs_tokens", &LeftWaiting::needs_tokens,
                     "Its reservation, with its prefix where that is not in the chosen set.")
       .def_readonly("free_tokens", &LeftWaiting::free_tokens, "Free tokens of the chosen state.")

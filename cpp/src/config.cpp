@@ -36,6 +36,9 @@ void check_rollout(const Config& config) {
     throw ConfigError(
         detail::text("rollout_power: must be between 1 and ", kPowerLimit, ", got ", config.rollout_power));
   }
+  if (config.rollout_scenarios > 0 && config.reserve_limit > 0.0) {
+    throw ConfigError(detail::text("reserve_limit: must be 0 with rollout_scenarios, got ", config.reserve_limit));
+  }
   if (config.rollout_scenarios > 0 && config.gain_model != GainModel::service) {
     throw ConfigError(detail::text("rollout_scenarios: needs gain_model 'service', got ", config.rollout_scenarios));
   }
@@ -69,6 +72,7 @@ void Config::validate() const {
   if (overtake_limit > 0.0 && admit_order != AdmitOrder::arrival) {
     throw ConfigError(detail::text("overtake_limit: needs admit_order 'arrival', got ", overtake_limit));
   }
+  check(reserve_limit, "reserve_limit", true);
   check_rollout(*this);
   if (!std::isfinite(kv_bytes_per_token / swap_bytes_per_s)) {
     throw ConfigError(detail::text("swap_bytes_per_s: too small beside kv_bytes_per_token, got ", swap_bytes_per_s));

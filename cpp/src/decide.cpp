@@ -6,6 +6,7 @@
 
 #include "instance.hpp"
 #include "longest_path.hpp"
+#include "reservation.hpp"
 #include "residual.hpp"
 #include "rollout.hpp"
 #include "snapshot_check.hpp"
@@ -30,8 +31,8 @@ double age_scale(const Snapshot& snapshot, const Config& config) {
   }
   if (!snapshot.age_scale_s.has_value() && config.uses_age_scale()) {
     throw ConfigError(detail::text("age_scale_s: needed for a single decision when age_weight (", config.age_weight,
-                                   "), urgency (", config.urgency, ") or overtake_limit (", config.overtake_limit,
-                                   ") is above 0"));
+                                   "), urgency (", config.urgency, "), overtake_limit (", config.overtake_limit,
+                                   ") or reserve_limit (", config.reserve_limit, ") is above 0"));
   }
   return snapshot.age_scale_s.value_or(0.0);
 }
@@ -139,6 +140,7 @@ SnapshotInstance::SnapshotInstance(const Snapshot& snapshot, const Config& confi
   add_agents();
   add_requests();
   count_next_stages();
+  detail::reserve_for_earliest(instance_, snapshot_.now, age_scale_s_);
   instance_.index();
 }
 

@@ -89,6 +89,7 @@ void Instance::clear() noexcept {
   tasks.clear();
   waiting.clear();
   running.clear();
+  held_back.clear();
   idle_resident_tokens = 0;
   idle_residents.clear();
   waiting_of_tasks.clear();

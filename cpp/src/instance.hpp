@@ -32,7 +32,7 @@ struct AgentView {
   double reuse = 0.0;   ///< share of J_reuse when it is in R', unweighted seconds times beta
   double redo = 0.0;    ///< J_redo when its running requests are preempted
   double revoke = 0.0;  ///< J_revoke likewise
-  bool firm = false;    ///< one of them must not be preempted
+  bool firm = false;    ///< it must be in R': a request of it must not be preempted, or room was kept for one
 };
 
 struct RequestView {
@@ -45,6 +45,13 @@ struct RequestView {
   double revoke = 0.0;     ///< running only
   double service_s = 0.0;  ///< d, where gains are services or some are firm
   bool firm = false;       ///< running only: must not be preempted
+};
+
+/// A waiting request that is no candidate, since room is kept for an earlier one (`reserve_limit`).
+struct HeldBack {
+  const Id* id = nullptr;
+  const Id* agent = nullptr;
+  std::int64_t kv_tokens = 0;
 };
 
 struct TaskView {
@@ -74,6 +81,7 @@ struct Instance {
   std::vector<TaskView> tasks;            ///< any order
   std::vector<RequestView> waiting;       ///< by (agent, id)
   std::vector<RequestView> running;       ///< by (agent, id)
+  std::vector<HeldBack> held_back;        ///< by (agent, id)
   std::int64_t idle_resident_tokens = 0;  ///< prefixes of resident agents that have no request
   std::vector<const Id*> idle_residents;
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "longest_path.hpp"
+#include "reservation.hpp"
 #include "residual.hpp"
 #include "scheduler_state.hpp"
 #include "solve.hpp"
@@ -173,6 +174,7 @@ const Instance& Scheduler::State::view(double now) const {
       instance.running.push_back(view);
     }
   }
+  detail::reserve_for_earliest(instance, now, scale);
   instance.index();
   return instance;
 }

@@ -186,13 +186,21 @@ WaitReason reason_for(const Instance& instance, const RequestView& request, cons
   return request.kv_tokens > room ? WaitReason::no_room : WaitReason::not_worth;
 }
 
+/// Those that were no candidates, then all by id.
+void add_held_back(const Instance& instance, std::vector<LeftWaiting>& out) {
+  for (const auto& request : instance.held_back) {
+    out.push_back({*request.id, *request.agent, WaitReason::held_back, request.kv_tokens});
+  }
+  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.request < b.request; });
+}
+
 std::vector<LeftWaiting> all_left_waiting(const Instance& instance) {
   std::vector<LeftWaiting> out;
   for (const auto& request : instance.waiting) {
     const WaitReason reason = instance.never_fits(request) ? WaitReason::never_fits : WaitReason::standstill;
     out.push_back({*request.id, *instance.agents[request.agent].id, reason, request.kv_tokens});
   }
-  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.request < b.request; });
+  add_held_back(instance, out);
   return out;
 }
 
@@ -220,7 +228,7 @@ std::vector<LeftWaiting> left_waiting(const Instance& instance, GreedyPack& pack
     find_alternative(candidates, entry);
     out.push_back(std::move(entry));
   }
-  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.request < b.request; });
+  add_held_back(instance, out);
   return out;
 }
 

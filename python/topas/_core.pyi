@@ -244,7 +244,8 @@ class LeftWaiting:
     @property
     def reason(self) -> str:
         """
-        ``never_fits``, ``prefix_not_kept``, ``no_slot``, ``no_room``, ``not_worth`` or ``standstill``.
+        ``never_fits``, ``prefix_not_kept``, ``no_slot``, ``no_room``, ``not_worth``, ``held_back`` or
+        ``standstill``.
         """
     @property
     def request(self) -> int | str:

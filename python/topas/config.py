@@ -137,6 +137,11 @@ class Config:
         θ: where the next request in order of arrival does not fit, and its task is older than θ
         times H_age, the prefix set admits no more; at least 0, 0 means no limit. Needs
         ``admit_order`` ``arrival``.
+    reserve_limit : float
+        η: where the earliest waiting task is older than η times the larger of H_age and the mean
+        age of the other waiting requests' tasks, room is kept for its request until that fits; at
+        least 0, 0: never. So waiting is bounded (docs/specification.md, section 7). Not with
+        ``rollout_scenarios``.
     rollout_scenarios : int
         Scenarios in which each of a handful of decisions is simulated to the end of the tasks in
         the system, the best of them being taken (docs/specification.md, section 8); at most
@@ -181,6 +186,7 @@ class Config:
     admit_order: AdmitOrder = "arrival"
     preempt_limit: float = 1.0
     overtake_limit: float = 2.0
+    reserve_limit: float = 0.0
     rollout_scenarios: int = 0
     rollout_margin: float = 1.0
     rollout_power: float = 1.0

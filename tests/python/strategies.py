@@ -209,7 +209,7 @@ def _config(rng: Random, agents: list[Json], requests: list[Json]) -> Json:
     }
     options = by_service(more)
     if drawn["age_scale_s"] is None:
-        options |= {"urgency": 0.0, "overtake_limit": 0.0}
+        options |= {"urgency": 0.0, "overtake_limit": 0.0, "reserve_limit": 0.0}
     return {**drawn, **options}
 
 
@@ -222,6 +222,7 @@ def by_service(rng: Random) -> Json:
         "admit_order": order,
         "preempt_limit": rng.choice((0.0, 0.0, 0.1, 1.0)),
         "overtake_limit": rng.choice((0.0, 0.5, 2.0)) if order == "arrival" else 0.0,
+        "reserve_limit": rng.choice((0.0, 0.0, 0.1, 1.5)),
     }
 
 

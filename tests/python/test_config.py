@@ -56,6 +56,7 @@ LEGAL: dict[str, tuple[Any, ...]] = {
     "admit_order": (),
     "preempt_limit": (0,),
     "overtake_limit": (0,),
+    "reserve_limit": (0,),
     "rollout_scenarios": (0,),
     "rollout_margin": (0,),
     "rollout_power": (),
@@ -90,6 +91,7 @@ MORE_BAD: dict[str, tuple[Any, ...]] = {
     "admit_order": ("", "Arrival", "fcfs", b"arrival"),
     "preempt_limit": (-1e-9, "1"),
     "overtake_limit": (-1e-9, "1"),
+    "reserve_limit": (-1e-9, "1"),
     "rollout_scenarios": (1.0, 1025),
     "rollout_margin": (-1e-9, "1"),
     "rollout_power": (0.99, 8.01, "1"),
@@ -374,6 +376,7 @@ def varied() -> Config:
         admit_order="density",
         preempt_limit=19.0,
         overtake_limit=0.0,
+        reserve_limit=21.0,
         rollout_margin=22.0,
         rollout_power=2.5,
     )

@@ -35,6 +35,7 @@ def kind_of(fields: Json) -> list[str]:
     kinds += [f"gains by {config['gain_model']}", f"admitted by {config['admit_order']}"]
     kinds += ["urgent"] * (config["urgency"] > 0) + ["firm"] * (config["preempt_limit"] > 0)
     kinds += ["overtaking limited"] * (config["overtake_limit"] > 0)
+    kinds += ["room reserved"] * (config["reserve_limit"] > 0)
     kinds.append("paper" if not config["count_running"] else "guarded")
     kinds.append("enumerated" if len(active) <= config["enumerate_max_agents"] else "greedy")
     kinds += ["capped"] * (config["action_cap"] > 0)
@@ -87,7 +88,7 @@ def test_random_states_are_of_every_kind() -> None:
         *("redo by decode", "redo by prefill", "redo by kept", "several requests a stage"),
         *("move by tasks", "move by once", "work conserving"),
         *("gains by path", "gains by service", "admitted by density", "admitted by arrival"),
-        *("urgent", "firm", "overtaking limited"),
+        *("urgent", "firm", "overtaking limited", "room reserved"),
         *("idle prefix", "admits", "moves", "reuses", "preempts", "unschedulable"),
     ]
     assert {kind: census[kind] for kind in common if census[kind] < STATES / 50} == {}
@@ -141,7 +142,9 @@ def test_a_budget_is_kept_and_more_of_it_is_never_worse_than_the_present_set() -
     for seed in range(5_000_000, 5_000_300):
         fields = random_snapshot(seed)
         config = Config.from_dict({**fields["config"], "work_conserving": False})
-        config = config.replace(overtake_limit=0.0)  # with it the present set may not be feasible
+        config = config.replace(
+            overtake_limit=0.0, reserve_limit=0.0
+        )  # the present set is feasible
         snapshot = Snapshot.from_dict(fields)
         full = decide(snapshot, config)
         one, few = (decide(snapshot, config.replace(max_evaluations=n)) for n in (1, 5))

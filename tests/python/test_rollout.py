@@ -117,6 +117,7 @@ def test_core_rolls_out_like_the_reference(part: int) -> None:
         changes = {
             "gain_model": "service",
             "rollout_scenarios": (1, 3, 4)[seed % 3],
+            "reserve_limit": 0.0,
             "rollout_power": (1.0, 1.5, 2.0)[seed // 3 % 3],
             "rollout_margin": (0.0, 1.0)[seed // 9 % 2],
         }

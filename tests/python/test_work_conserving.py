@@ -159,7 +159,7 @@ def test_nothing_that_fits_is_left_waiting() -> None:
     filled = 0
     for seed in range(4_000_000, 4_000_600):
         fields = random_snapshot(seed)
-        changes = {"swap_bytes_per_s": DEAR, "overtake_limit": 0.0}
+        changes = {"swap_bytes_per_s": DEAR, "overtake_limit": 0.0, "reserve_limit": 0.0}
         fields = {**fields, "config": {**fields["config"], **changes}}
         if not is_feasible(fields):
             continue

@@ -61,13 +61,14 @@ struct Config {
   AdmitOrder admit_order = AdmitOrder::density;
   double preempt_limit = 0.0;          ///< phi; 0: none
   double overtake_limit = 0.0;         ///< theta; 0: none
+  double reserve_limit = 0.0;          ///< eta; 0: no room is kept
   std::int64_t rollout_scenarios = 0;  ///< 0: no rollout
   double rollout_margin = 1.0;         ///< standard errors by which another decision must be better
   double rollout_power = 1.0;          ///< of completion times
 
   /// Whether anything goes by the scale of ages.
   [[nodiscard]] bool uses_age_scale() const noexcept {
-    return age_weight > 0.0 || urgency > 0.0 || overtake_limit > 0.0;
+    return age_weight > 0.0 || urgency > 0.0 || overtake_limit > 0.0 || reserve_limit > 0.0;
   }
   /// Whether anything goes by the longest path of expected residuals.
   [[nodiscard]] bool uses_path() const noexcept { return urgency > 0.0 || rollout_scenarios > 0; }

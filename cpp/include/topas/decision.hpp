@@ -66,6 +66,7 @@ enum class WaitReason : std::uint8_t {
   no_slot,          ///< action cap or running limit reached
   no_room,          ///< its reservation does not fit beside the chosen state
   not_worth,        ///< it fits, but the allocation without it scores higher
+  held_back,        ///< room is kept for a request that has waited much longer (`reserve_limit`)
   standstill,       ///< no state is feasible: more is running than the limits allow
 };
 

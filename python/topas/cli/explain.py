@@ -63,6 +63,8 @@ def _reason(entry: topas.LeftWaiting, score: float, capacity: int) -> str:
         return f"no room: needs {entry.needs_tokens} tokens, {entry.free_tokens} are free"
     if entry.reason == "standstill":
         return "more is running than the limits allow: nothing can be admitted"
+    if entry.reason == "held_back":
+        return "held back: room is kept for a request that has waited much longer"
     if entry.reason == "not_worth":
         return "fits, but the state without it scores higher"
     if entry.alternative_score is None:

@@ -1,9 +1,9 @@
 """The policy of SPEC.md in plain Python, for reading next to it and for testing the core.
 
 One module a section: `state` (1), `expectation` (2), `score` (3), `pack` (4), `search` (5),
-`rollout` (8); the presets are `PRESETS`. Clear rather than fast, and never used by the product: it
-takes snapshots in their JSON form, imports nothing from the compiled core, and takes its input to
-be valid.
+`reservation` (7), `rollout` (8); the presets are `PRESETS`. Clear rather than fast, and never used
+by the product: it takes snapshots in their JSON form, imports nothing from the compiled core, and
+takes its input to be valid.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from .expectation import Expectation
 from .pack import Allocation, fill
+from .reservation import never_fits, reserve
 from .rollout import roll_out
 from .score import Scorer
 from .search import Search
@@ -53,7 +54,7 @@ def decide(
         If ``age_weight`` is positive and ``age_scale_s`` is not set.
     """
     state = read_state(snapshot, config, preset)
-    scorer = Scorer(state)
+    scorer = Scorer(reserve(state))
     found = Search(scorer).run()
     if found is not None and state.settings.work_conserving:
         found = fill(scorer, found)
@@ -100,9 +101,7 @@ def expected_longest_path(
 
 def unschedulable(state: State) -> list[Id]:
     """Ids of waiting requests that can never fit: l_a + c_r > C (SPEC section 7)."""
-    capacity = state.settings.kv_capacity_tokens
-    never = (r.id for r in state.waiting if state.prefix[r.agent] + r.kv_tokens > capacity)
-    return sorted(never, key=id_key)
+    return sorted((r.id for r in state.waiting if never_fits(state, r)), key=id_key)
 
 
 def _hold(scorer: Scorer) -> Allocation:

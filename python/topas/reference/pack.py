@@ -63,6 +63,7 @@ class Packing:
         served = {r.agent for r in self.kept} | self.reserved.keys()
         return (
             served == self.resident
+            and self.scorer.state.required <= self.resident
             and not any(self.scorer.is_firm(r) for r in self.preempt)
             and (cap == 0 or len(self.preempt) <= cap)
             and len(self.reserved) <= self.slots

@@ -39,8 +39,9 @@ class Search:
         """Climb from the resident prefixes, then repair both ends of the climb."""
         reached = self.climb(self.start)
         if self.phi(reached) == -inf:
-            running = self.scorer.state.running
-            reached = self.climb(frozenset(r.agent for r in running if self.scorer.is_firm(r)))
+            state = self.scorer.state
+            firm = frozenset(r.agent for r in state.running if self.scorer.is_firm(r))
+            reached = self.climb(firm | state.required)
         for base in (self.start, reached):
             self.repair(base)
 

@@ -105,6 +105,7 @@ class Settings:
     admit_order: str = "density"
     preempt_limit: float = 0.0
     overtake_limit: float = 0.0
+    reserve_limit: float = 0.0
     rollout_scenarios: int = 0
     rollout_margin: float = 1.0
     rollout_power: float = 1.0
@@ -159,6 +160,7 @@ class State:
     waiting: tuple[Request, ...]
     running: tuple[Request, ...]
     resident: frozenset[Id]
+    required: frozenset[Id] = frozenset()  # agents that must be resident
 
     @property
     def active(self) -> tuple[Id, ...]:

@@ -1,0 +1,65 @@
+"""Room for the request that has waited much longer (docs/specification.md, section 7)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .state import Id, Request, State, id_key
+
+
+def reserve(state: State) -> State:
+    """Hold requests back so that the earliest one gets room, where it has waited for too long."""
+    settings = state.settings
+    fitting = [r for r in state.waiting if not never_fits(state, r)]
+    if settings.reserve_limit == 0.0 or not settings.age_scale_s or not fitting:
+        return state
+    earliest = min(fitting, key=lambda r: (state.tasks[r.task].arrival, id_key(r.id)))
+    others = [_age(state, r) for r in sorted(fitting, key=_place) if r is not earliest]
+    mean_s = sum(others) / len(others) if others else 0.0
+    if _age(state, earliest) <= settings.reserve_limit * max(settings.age_scale_s, mean_s):
+        return state
+    held = _held_tokens(state)
+    room = settings.kv_capacity_tokens - sum(held.values()) - earliest.kv_tokens
+    room -= 0 if earliest.agent in held else state.prefix[earliest.agent]
+    limit = settings.max_running_requests
+    if room >= 0 and (limit == 0 or len(state.running) < limit):
+        stays, required = {earliest.id}, frozenset({earliest.agent})
+    else:
+        going = held.keys() - {earliest.agent} - _draining(state, earliest.agent, held, -room)
+        stays, required = {r.id for r in fitting if r.agent in going}, frozenset[Id]()
+    waiting = tuple(r for r in state.waiting if r.id in stays or never_fits(state, r))
+    return replace(state, waiting=waiting, required=required)
+
+
+def never_fits(state: State, request: Request) -> bool:
+    """Say whether a request exceeds an empty machine."""
+    return state.prefix[request.agent] + request.kv_tokens > state.settings.kv_capacity_tokens
+
+
+def _age(state: State, request: Request) -> float:
+    return max(state.now - state.tasks[request.task].arrival, 0.0)
+
+
+def _place(request: Request) -> tuple[tuple[int, int, bytes], tuple[int, int, bytes]]:
+    return id_key(request.agent), id_key(request.id)
+
+
+def _held_tokens(state: State) -> dict[Id, int]:
+    """Tokens that the running requests of each agent hold, with its prefix."""
+    held: dict[Id, int] = {}
+    for request in state.running:
+        prefix = held.get(request.agent, state.prefix[request.agent])
+        held[request.agent] = prefix + request.kv_tokens
+    return held
+
+
+def _draining(state: State, agent: Id, held: dict[Id, int], missing: int) -> set[Id]:
+    """Choose agents that admit nothing: the fewest running requests first, until it is enough."""
+    running = [r.agent for r in state.running]
+    out: set[Id] = set()
+    for other in sorted(held.keys() - {agent}, key=lambda a: (running.count(a), id_key(a))):
+        if missing <= 0:
+            break
+        out.add(other)
+        missing -= held[other]
+    return out
