@@ -205,6 +205,7 @@ Config to_config(py::handle config) {
   out.overtake_limit = real("overtake_limit");
   out.reserve_limit = real("reserve_limit");
   out.rollout_scenarios = integer("rollout_scenarios");
+  out.rollout_steps = integer("rollout_steps");
   out.rollout_margin = real("rollout_margin");
   out.rollout_power = real("rollout_power");
   out.validate();

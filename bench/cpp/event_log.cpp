@@ -145,6 +145,7 @@ void set(Config& config, std::string_view name, std::string_view value) {
       setting("overtake_limit", &Config::overtake_limit),
       setting("reserve_limit", &Config::reserve_limit),
       setting("rollout_scenarios", &Config::rollout_scenarios),
+      setting("rollout_steps", &Config::rollout_steps),
       setting("rollout_margin", &Config::rollout_margin),
       setting("rollout_power", &Config::rollout_power),
   };

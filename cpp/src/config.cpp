@@ -31,6 +31,7 @@ void check(double value, const char* field, bool zero_is_legal) {
 
 void check_rollout(const Config& config) {
   check(config.rollout_scenarios, "rollout_scenarios", 0, kScenariosLimit);
+  check(config.rollout_steps, "rollout_steps", 0, kCountLimit);
   check(config.rollout_margin, "rollout_margin", true);
   if (!(config.rollout_power >= 1.0 && config.rollout_power <= kPowerLimit)) {
     throw ConfigError(

@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
-#include <unordered_map>
+#include <limits>
+#include <span>
 #include <utility>
 
+#include "rollout_candidates.hpp"
 #include "rollout_model.hpp"
 #include "rollout_run.hpp"
 #include "tie.hpp"
@@ -16,193 +17,156 @@ namespace topas::detail {
 namespace {
 
 constexpr std::array kBases{RolloutBase::strict, RolloutBase::arrival, RolloutBase::resident};
-using Order = std::vector<std::uint32_t>;  // of waiting requests
+constexpr std::size_t kLeastPairs = 6;  // stay in the race
 
-/// A decision to be tried, by indexes into Instance::waiting and Instance::running.
-struct Candidate {
-  Order admit;
-  std::vector<std::uint32_t> preempt;  ///< ascending
-
-  [[nodiscard]] bool same_as(const Candidate& other) const {
-    Order mine = admit;
-    Order theirs = other.admit;
-    std::sort(mine.begin(), mine.end());
-    std::sort(theirs.begin(), theirs.end());
-    return mine == theirs && preempt == other.preempt;
-  }
+/// A candidate and the base policy that continues it.
+struct Pair {
+  std::size_t number = 0;
+  std::size_t candidate = 0;
+  RolloutBase base = RolloutBase::strict;
+  double sum = 0.0;  ///< of its costs so far
 };
 
-/// Lists the candidates, each once, the base first.
-class Candidates {
+/// All candidates under all base policies, scenario by scenario; those that are behind drop out.
+class Race {
  public:
-  Candidates(const Instance& instance, const Decision& base) : instance_(instance) {
-    for (const auto& request : instance.running) {
-      ++running_[request.agent];
-      room_ -= request.kv_tokens;
+  Race(const RolloutModel& model, const std::vector<RolloutCandidate>& candidates, std::int64_t steps)
+      : model_(model), run_(model), steps_left_(steps > 0 ? steps : std::numeric_limits<std::int64_t>::max()) {
+    for (const auto& candidate : candidates) {
+      moves_.push_back(move_of(candidate));
     }
-    for (const auto& [agent, count] : running_) {
-      room_ -= instance.agents[agent].prefix_tokens;
-    }
-    add_base(base);
-    add_orders();
-    add_agents();
+    enter();
+    costs_.resize(pairs_.size() * model.scenarios.size());
   }
 
-  [[nodiscard]] const std::vector<Candidate>& all() const noexcept { return all_; }
+  /// The candidate that is better than the base, the first one, by more than `margin` standard errors of the paired
+  /// differences; 0: none.
+  std::size_t winner(double margin);
 
  private:
-  void add_base(const Decision& base);
-  void add_orders();
-  void add_agents();
-  void add(Candidate candidate);
-  template <class Wanted>
-  [[nodiscard]] Order walk(const Order& order, const Wanted& wanted, bool strict) const;
-  [[nodiscard]] Order walk(const Order& order, bool strict) const {
-    return walk(order, [](std::uint32_t) { return true; }, strict);
+  [[nodiscard]] RolloutMove move_of(const RolloutCandidate& candidate) const;
+  void enter();
+  void run_all();
+  bool simulate();
+  void drop(std::size_t staying);
+  [[nodiscard]] bool is_better(const Pair& pair, const Pair& base, double margin) const;
+  [[nodiscard]] std::span<const double> costs_of(const Pair& pair) const {
+    return std::span(costs_).subspan(pair.number * model_.scenarios.size(), done_);
   }
 
-  const Instance& instance_;
-  std::unordered_map<std::uint32_t, std::uint32_t> running_;  // requests of each agent that has any
-  std::int64_t room_ = instance_.config->kv_capacity_tokens;  // beside what runs
-  Order by_arrival_;
-  std::vector<Candidate> all_;
+  const RolloutModel& model_;
+  RolloutRun run_;
+  std::int64_t steps_left_;
+  std::vector<RolloutMove> moves_;  // of each candidate
+  std::vector<Pair> pairs_;         // by (candidate, base policy)
+  std::vector<double> costs_;       // of each pair that entered, by scenario
+  std::size_t done_ = 0;            // scenarios
 };
 
-void Candidates::add_base(const Decision& base) {
-  std::unordered_map<Id, std::uint32_t, IdHash> at;
-  for (std::uint32_t index = 0; index < instance_.waiting.size(); ++index) {
-    at[*instance_.waiting[index].id] = index;
-  }
-  Candidate out;
-  for (const auto& id : base.admit) {
-    out.admit.push_back(at.at(id));
-  }
-  for (std::uint32_t index = 0; index < instance_.running.size(); ++index) {
-    if (std::binary_search(base.preempt.begin(), base.preempt.end(), *instance_.running[index].id)) {
-      out.preempt.push_back(index);
-    }
-  }
-  all_.push_back(std::move(out));
-}
-
-/// In order of arrival, strictly and not; resident prefixes first; short paths first; nothing at all.
-void Candidates::add_orders() {
-  const auto& waiting = instance_.waiting;
-  for (std::uint32_t index = 0; index < waiting.size(); ++index) {
-    if (!instance_.never_fits(waiting[index])) {
-      by_arrival_.push_back(index);
-    }
-  }
-  std::sort(by_arrival_.begin(), by_arrival_.end(), [&](std::uint32_t a, std::uint32_t b) {
-    const double came = instance_.tasks[waiting[a].task].arrival;
-    const double other = instance_.tasks[waiting[b].task].arrival;
-    return came != other ? came < other : *waiting[a].id < *waiting[b].id;
-  });
-  add({walk(by_arrival_, true), {}});
-  add({walk(by_arrival_, false), {}});
-  Order order = by_arrival_;
-  // The overdue ones came first; they stay in front.
-  const auto overdue = std::count_if(order.begin(), order.end(),
-                                     [&](std::uint32_t at) { return instance_.tasks[waiting[at].task].overdue; });
-  std::stable_partition(order.begin() + overdue, order.end(),
-                        [&](std::uint32_t at) { return running_.contains(waiting[at].agent); });
-  add({walk(order, false), {}});
-  order = by_arrival_;
-  std::stable_sort(order.begin() + overdue, order.end(), [&](std::uint32_t a, std::uint32_t b) {
-    return instance_.tasks[waiting[a].task].path_s < instance_.tasks[waiting[b].task].path_s;
-  });
-  add({walk(order, false), {}});
-  add({});
-}
-
-/// Each agent alone, and all but each, in order of arrival: what is left out may drain.
-void Candidates::add_agents() {
-  for (std::uint32_t agent = 0; agent < instance_.agents.size(); ++agent) {
-    if (instance_.agents[agent].waiting.size() == 0) {
-      continue;
-    }
-    add({walk(by_arrival_, [agent](std::uint32_t other) { return other == agent; }, false), {}});
-    add({walk(by_arrival_, [agent](std::uint32_t other) { return other != agent; }, false), {}});
-  }
-}
-
-void Candidates::add(Candidate candidate) {
-  const bool serves = !candidate.admit.empty() || !instance_.running.empty();
-  const auto same = [&candidate](const Candidate& other) { return other.same_as(candidate); };
-  if (serves && std::none_of(all_.begin(), all_.end(), same)) {
-    all_.push_back(std::move(candidate));
-  }
-}
-
-/// What of an order fits beside what runs; strictly: up to the first that does not.
-template <class Wanted>
-Order Candidates::walk(const Order& order, const Wanted& wanted, bool strict) const {
-  std::int64_t room = room_;
-  auto slots = instance_.slots_beside(static_cast<std::int64_t>(instance_.running.size()));
-  std::vector<bool> there(instance_.agents.size(), false);
-  for (const auto& [agent, count] : running_) {
-    there[agent] = true;
-  }
-  Order out;
-  for (const auto at : order) {
-    const RequestView& request = instance_.waiting[at];
-    const std::int64_t needs =
-        request.kv_tokens + (there[request.agent] ? 0 : instance_.agents[request.agent].prefix_tokens);
-    if (wanted(request.agent) && needs <= room && slots > 0) {
-      room -= needs;
-      --slots;
-      there[request.agent] = true;
-      out.push_back(at);
-    } else if (strict || instance_.tasks[request.task].overdue) {
-      break;
-    }
-  }
-  return out;
-}
-
-double mean(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
-/// Costs of one candidate by scenario, under the base policy that continues it best.
-std::vector<double> costs_of(const RolloutModel& model, RolloutRun& run, const Candidate& candidate) {
+RolloutMove Race::move_of(const RolloutCandidate& candidate) const {
   RolloutMove move;
   for (const auto at : candidate.admit) {
-    move.admit.push_back(model.waiting[at]);
+    move.admit.push_back(model_.waiting[at]);
   }
   for (const auto at : candidate.preempt) {
-    move.preempt.push_back(model.running[at]);
+    move.preempt.push_back(model_.running[at]);
   }
   std::sort(move.preempt.begin(), move.preempt.end());
-  std::vector<double> best;
-  std::vector<double> costs(model.scenarios.size());
-  for (const auto base : kBases) {
-    for (std::size_t scenario = 0; scenario < costs.size(); ++scenario) {
-      costs[scenario] = run.cost(move, base, scenario);
-    }
-    if (best.empty() || mean(costs) < mean(best)) {
-      best = costs;
-    }
-  }
-  return best;
+  return move;
 }
 
-/// Whether the costs are less by more than `margin` standard errors of the paired differences.
-bool is_better(const std::vector<double>& costs, const std::vector<double>& base, double margin) {
-  const auto count = static_cast<double>(costs.size());
-  std::vector<double> gains(costs.size());
-  for (std::size_t at = 0; at < costs.size(); ++at) {
-    gains[at] = base[at] - costs[at];
+/// The first scenario may take half of the steps: later candidates stay out where there are more.
+void Race::enter() {
+  const auto affordable = steps_left_ / 2 / std::max<std::int64_t>(model_.requests_in(0), 1);
+  const auto most = std::max<std::int64_t>(affordable / static_cast<std::int64_t>(kBases.size()), 1);
+  if (std::cmp_greater(moves_.size(), most)) {
+    moves_.resize(static_cast<std::size_t>(most));
   }
-  const double gain = mean(gains);
-  if (!beats(mean(base), mean(costs))) {
+  for (std::size_t candidate = 0; candidate < moves_.size(); ++candidate) {
+    for (const auto base : kBases) {
+      pairs_.push_back({pairs_.size(), candidate, base});
+    }
+  }
+}
+
+/// Simulate the pairs that are left, scenario by scenario, while the steps last.
+void Race::run_all() {
+  std::size_t staying = pairs_.size();
+  while (done_ < model_.scenarios.size() && simulate()) {
+    staying /= 2;
+    if (done_ < model_.scenarios.size()) {
+      drop(std::max(kLeastPairs, staying));
+    }
+  }
+}
+
+/// One more scenario, if there are steps for it.
+bool Race::simulate() {
+  const std::int64_t steps = model_.requests_in(done_) * static_cast<std::int64_t>(pairs_.size());
+  if (steps > steps_left_) {
+    return false;
+  }
+  steps_left_ -= steps;
+  std::size_t taken = moves_.size();
+  for (auto& pair : pairs_) {
+    if (pair.candidate != taken) {
+      taken = pair.candidate;
+      run_.take(moves_[taken]);
+    }
+    const double cost = run_.cost(pair.base, done_);
+    costs_[pair.number * model_.scenarios.size() + done_] = cost;
+    pair.sum += cost;
+  }
+  ++done_;
+  return true;
+}
+
+/// So many pairs with the least costs stay, and the best one of the base decision.
+void Race::drop(std::size_t staying) {
+  if (staying >= pairs_.size()) {
+    return;
+  }
+  const auto cheaper = [](const Pair& a, const Pair& b) {
+    return a.sum != b.sum ? a.sum < b.sum : a.number < b.number;
+  };
+  std::sort(pairs_.begin(), pairs_.end(), cheaper);
+  const auto rest = pairs_.begin() + static_cast<std::ptrdiff_t>(staying);
+  const auto of_base = [](const Pair& pair) { return pair.candidate == 0; };
+  if (std::none_of(pairs_.begin(), rest, of_base)) {
+    std::iter_swap(rest, std::find_if(rest, pairs_.end(), of_base));
+    ++staying;
+  }
+  pairs_.resize(staying);
+  std::sort(pairs_.begin(), pairs_.end(), [](const Pair& a, const Pair& b) { return a.number < b.number; });
+}
+
+std::size_t Race::winner(double margin) {
+  if (moves_.size() == 1) {
+    return 0;
+  }
+  run_all();
+  const auto cheaper = [](const Pair& a, const Pair& b) { return a.sum < b.sum; };
+  const auto count = static_cast<double>(done_);
+  const double least = std::min_element(pairs_.begin(), pairs_.end(), cheaper)->sum / count;
+  const auto best =
+      std::find_if(pairs_.begin(), pairs_.end(), [&](const Pair& pair) { return tie(pair.sum / count, least); });
+  const auto others = std::find_if(pairs_.begin(), pairs_.end(), [](const Pair& pair) { return pair.candidate > 0; });
+  const auto base = std::min_element(pairs_.begin(), others, cheaper);
+  return is_better(*best, *base, margin) ? best->candidate : 0;
+}
+
+bool Race::is_better(const Pair& pair, const Pair& base, double margin) const {
+  const auto count = static_cast<double>(done_);
+  const double gain = (base.sum - pair.sum) / count;
+  if (!beats(base.sum / count, pair.sum / count)) {
     return false;
   }
   double squares = 0.0;
-  for (const double each : gains) {
-    squares += (each - gain) * (each - gain);
+  for (std::size_t at = 0; at < done_; ++at) {
+    const double off = costs_of(base)[at] - costs_of(pair)[at] - gain;
+    squares += off * off;
   }
-  const double error = count > 1.0 ? std::sqrt(squares / (count - 1.0) / count) : 0.0;
+  const double error = done_ > 1 ? std::sqrt(squares / (count - 1.0) / count) : 0.0;
   return gain > margin * error;
 }
 
@@ -210,24 +174,17 @@ bool is_better(const std::vector<double>& costs, const std::vector<double>& base
 
 bool roll_out(const Snapshot& snapshot, const std::vector<const StageGraph*>& graphs, const Instance& instance,
               const Decision& base, RolledOut& better) {
-  const Candidates candidates(instance, base);
-  if (candidates.all().size() == 1) {
+  const std::vector<RolloutCandidate> candidates = rollout_candidates(instance, base);
+  if (candidates.size() == 1) {
     return false;
   }
   const RolloutModel model = rollout_model(snapshot, graphs, instance);
-  RolloutRun run(model);
-  std::vector<std::vector<double>> costs;
-  for (const auto& candidate : candidates.all()) {
-    costs.push_back(costs_of(model, run, candidate));
-  }
-  const auto cheaper = [](const auto& a, const auto& b) { return mean(a) < mean(b); };
-  const double least = mean(*std::min_element(costs.begin(), costs.end(), cheaper));
-  const auto first = std::find_if(costs.begin(), costs.end(), [least](const auto& c) { return tie(mean(c), least); });
-  const auto chosen = static_cast<std::size_t>(first - costs.begin());
-  if (!is_better(costs[chosen], costs.front(), instance.config->rollout_margin)) {
+  const std::size_t chosen =
+      Race(model, candidates, instance.config->rollout_steps).winner(instance.config->rollout_margin);
+  if (chosen == 0) {
     return false;
   }
-  better.admit = candidates.all()[chosen].admit;
+  better.admit = candidates[chosen].admit;
   for (std::uint32_t agent = 0; agent < instance.agents.size(); ++agent) {
     const bool admitted = std::any_of(better.admit.begin(), better.admit.end(),
                                       [&](std::uint32_t at) { return instance.waiting[at].agent == agent; });

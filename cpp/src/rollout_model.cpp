@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <tuple>
 #include <unordered_map>
@@ -16,6 +17,7 @@ namespace {
 constexpr double kMostRequests = 16.0;  // of one stage in a scenario
 constexpr double kLeastLeft = 0.1;      // of a request that has outlived its profile
 constexpr double kNearest = 0.5;        // rounds up from here
+constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
 using Index = std::unordered_map<Id, std::uint32_t, IdHash>;
 
 class Builder {
@@ -28,6 +30,7 @@ class Builder {
     model_.running_limit = config_.max_running_requests;
     model_.power = config_.rollout_power;
     add_agents();
+    count_live();
     add_tasks();
     add_requests();
     reserve_for_requests_to_come();
@@ -38,8 +41,9 @@ class Builder {
 
  private:
   void add_agents();
+  void count_live();
   void add_tasks();
-  void add_stages(const TaskState& task, const StageGraph& graph);
+  void add_stages(std::uint32_t at, const StageGraph& graph);
   void add_requests();
   void reserve_for_requests_to_come();
   void draw();
@@ -56,16 +60,28 @@ class Builder {
   std::vector<ProfileState> profiles_;  // totals ascending
   Index profile_at_;
   Index agent_at_;
-  std::vector<std::uint32_t> order_;  // of the tasks
-  std::vector<std::uint32_t> first_;  // stage of each task of the snapshot
-  std::vector<double> spent_s_;       // by running requests of each stage
+  Index task_at_;
+  std::vector<std::uint32_t> order_;               // of the tasks
+  std::vector<std::vector<std::uint32_t>> place_;  // of each task's stages in the model
+  std::vector<std::vector<std::uint32_t>> live_;   // requests of each task's stages
+  std::vector<double> spent_s_;                    // by running requests of each stage
 };
 
 void Builder::add_agents() {
   for (const auto& agent : snapshot_.agents) {
     agent_at_[agent.id] = static_cast<std::uint32_t>(model_.agents.size());
     const double load_s = instance_.seconds_per_token_moved() * static_cast<double>(agent.prefix_tokens);
-    model_.agents.push_back({agent.prefix_tokens, load_s});
+    model_.agents.push_back({agent.prefix_tokens, load_s, 0});
+  }
+}
+
+void Builder::count_live() {
+  for (std::uint32_t at = 0; at < snapshot_.tasks.size(); ++at) {
+    task_at_[snapshot_.tasks[at].id] = at;
+    live_.emplace_back(snapshot_.tasks[at].stages.size(), 0U);
+  }
+  for (const auto& request : snapshot_.requests) {
+    ++live_[task_at_.at(request.task)][request.stage];
   }
 }
 
@@ -76,28 +92,39 @@ void Builder::add_tasks() {
   std::sort(order_.begin(), order_.end(), [&tasks](std::uint32_t a, std::uint32_t b) {
     return std::tie(tasks[a].arrival, tasks[a].id) < std::tie(tasks[b].arrival, tasks[b].id);
   });
-  first_.resize(tasks.size());
+  place_.resize(tasks.size());
   for (const auto at : order_) {
-    first_[at] = static_cast<std::uint32_t>(model_.stages.size());
-    add_stages(tasks[at], *graphs_[at]);
+    add_stages(at, *graphs_[at]);
   }
 }
 
-void Builder::add_stages(const TaskState& task, const StageGraph& graph) {
-  const auto first = static_cast<std::uint32_t>(model_.stages.size());
+void Builder::add_stages(std::uint32_t at, const StageGraph& graph) {
+  const TaskState& task = snapshot_.tasks[at];
+  auto& place = place_[at];
+  auto next_place = static_cast<std::uint32_t>(model_.stages.size());
   std::uint32_t open = 0;
   for (std::uint32_t stage = 0; stage < task.stages.size(); ++stage) {
+    const bool ended = task.stages[stage].completed;
+    open += ended ? 0U : 1U;
+    place.push_back(ended && live_[at][stage] == 0 ? kNone : next_place++);
+  }
+  for (std::uint32_t stage = 0; stage < task.stages.size(); ++stage) {
+    if (place[stage] == kNone) {
+      continue;
+    }
     RolloutModel::Stage added;
     added.task = static_cast<std::uint32_t>(model_.age_s.size());
     added.agent = agent_at_.at(task.stages[stage].agent);
     added.ended = task.stages[stage].completed;
-    open += added.ended ? 0U : 1U;
+    added.live = live_[at][stage];
     for (const auto before : graph.predecessors(stage)) {
       added.open_before += task.stages[before].completed ? 0U : 1U;
     }
     added.successors.begin = static_cast<std::uint32_t>(model_.successors.size());
     for (const auto next : graph.successors(stage)) {
-      model_.successors.push_back(first + next);
+      if (place[next] != kNone) {
+        model_.successors.push_back(place[next]);
+      }
     }
     added.successors.end = static_cast<std::uint32_t>(model_.successors.size());
     model_.stages.push_back(added);
@@ -107,10 +134,6 @@ void Builder::add_stages(const TaskState& task, const StageGraph& graph) {
 }
 
 void Builder::add_requests() {
-  Index task_at;
-  for (std::uint32_t at = 0; at < snapshot_.tasks.size(); ++at) {
-    task_at[snapshot_.tasks[at].id] = at;
-  }
   std::vector<const RequestState*> sorted(snapshot_.requests.size());
   std::transform(snapshot_.requests.begin(), snapshot_.requests.end(), sorted.begin(),
                  [](const RequestState& request) { return &request; });
@@ -118,12 +141,11 @@ void Builder::add_requests() {
   spent_s_.assign(model_.stages.size(), 0.0);
   Index number;
   for (const auto* request : sorted) {
-    const std::uint32_t stage = first_[task_at.at(request->task)] + request->stage;
+    const std::uint32_t stage = place_[task_at_.at(request->task)][request->stage];
     const double spent_s =
         request->running ? config_.decode_s_per_token * static_cast<double>(request->generated_tokens) : 0.0;
     number[request->id] = static_cast<std::uint32_t>(model_.requests.size());
     model_.requests.push_back({stage, request->kv_tokens, request->running, spent_s});
-    ++model_.stages[stage].live;
     spent_s_[stage] += spent_s;
   }
   for (const auto& request : instance_.waiting) {
@@ -148,16 +170,19 @@ void Builder::reserve_for_requests_to_come() {
       ++sum->requests;
     }
   }
-  model_.least_kv_tokens = model_.capacity_tokens;
+  for (auto& agent : model_.agents) {
+    agent.least_kv_tokens = model_.capacity_tokens;
+  }
   for (auto& stage : model_.stages) {
     const Sum& sum = of_agent[stage.agent].requests > 0 ? of_agent[stage.agent] : all;
-    const std::int64_t room =
-        std::max<std::int64_t>(model_.capacity_tokens - model_.agents[stage.agent].prefix_tokens, 0);
+    auto& agent = model_.agents[stage.agent];
+    const std::int64_t room = std::max<std::int64_t>(model_.capacity_tokens - agent.prefix_tokens, 0);
     stage.kv_tokens = std::min(sum.requests > 0 ? sum.tokens / sum.requests : 0, room);
-    model_.least_kv_tokens = std::min(model_.least_kv_tokens, stage.kv_tokens);
+    agent.least_kv_tokens = std::min(agent.least_kv_tokens, stage.kv_tokens);
   }
   for (const auto& request : model_.requests) {
-    model_.least_kv_tokens = std::min(model_.least_kv_tokens, request.kv_tokens);
+    auto& agent = model_.agents[model_.stages[request.stage].agent];
+    agent.least_kv_tokens = std::min(agent.least_kv_tokens, request.kv_tokens);
   }
 }
 
@@ -176,7 +201,7 @@ void Builder::draw() {
     const TaskState& task = snapshot_.tasks[at];
     for (std::uint32_t stage = 0; stage < task.stages.size(); ++stage) {
       if (!task.stages[stage].completed) {
-        draw_stage(first_[at] + stage, task, stage);
+        draw_stage(place_[at][stage], task, stage);
       }
     }
   }

@@ -10,12 +10,13 @@
 
 namespace topas::detail {
 
-/// Tasks come in order of arrival, then of their ids; the stages of one follow each other. Live requests are numbered
-/// by their ids.
+/// Tasks come in order of arrival, then of their ids; those of their stages that are open, or have a request, follow
+/// each other. Live requests are numbered by their ids.
 struct RolloutModel {
   struct Agent {
     std::int64_t prefix_tokens = 0;
-    double load_s = 0.0;  ///< of its prefix
+    double load_s = 0.0;               ///< of its prefix
+    std::int64_t least_kv_tokens = 0;  ///< none of its requests reserves less
   };
   struct Stage {
     std::uint32_t task = 0;
@@ -48,9 +49,17 @@ struct RolloutModel {
   std::vector<std::uint32_t> successors;
   std::vector<Request> requests;
   std::vector<std::vector<Work>> scenarios;  ///< of each, the work of each stage
-  std::int64_t least_kv_tokens = 0;          ///< no request reserves less
   std::vector<std::uint32_t> waiting;        ///< of each of Instance::waiting, its number
   std::vector<std::uint32_t> running;        ///< of each of Instance::running, its number
+
+  /// How many requests a run of the scenario simulates.
+  [[nodiscard]] std::int64_t requests_in(std::size_t scenario) const {
+    std::int64_t out = 0;
+    for (const auto& work : scenarios[scenario]) {
+      out += work.requests;
+    }
+    return out;
+  }
 };
 
 /// `graphs`: of each task of the snapshot.

@@ -3,8 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
-#include <utility>
 #include <vector>
 
 #include "rollout_model.hpp"
@@ -27,46 +25,79 @@ enum class RolloutBase : std::uint8_t {
 /// Its buffers are reused from run to run.
 class RolloutRun {
  public:
-  explicit RolloutRun(const RolloutModel& model) : model_(model) {}
+  explicit RolloutRun(const RolloutModel& model);
 
-  /// Sum over the tasks that end of (age at their end) ** power.
-  [[nodiscard]] double cost(const RolloutMove& move, RolloutBase base, std::size_t scenario);
+  /// Begin from the state after a decision; the same for all scenarios.
+  void take(const RolloutMove& move);
+  /// Sum over the tasks that end of (age at their end) ** power, after the decision that was taken.
+  [[nodiscard]] double cost(RolloutBase base, std::size_t scenario);
 
  private:
   /// A live request or one to come.
   struct Visit {
     std::uint32_t stage = 0;
+    std::uint32_t next = 0;  ///< of its stage that waits
     std::int64_t kv_tokens = 0;
   };
-  using End = std::pair<double, std::uint32_t>;  // when, which visit
+  struct Stage {
+    std::uint32_t live = 0;
+    std::uint32_t made = 0;  ///< visits so far
+    std::uint32_t open_before = 0;
+    std::uint32_t first = 0;  ///< that waits
+    std::uint32_t last = 0;
+  };
+  struct Agent {
+    std::uint32_t running = 0;
+    std::uint32_t waiting = 0;
+    std::int64_t needs = 0;  ///< room below which none of its visits fits
+  };
+  struct State {
+    std::int64_t room = 0;
+    std::vector<Visit> visits;
+    std::vector<Stage> stages;
+    std::vector<Agent> agents;
+    std::vector<std::uint32_t> open_stages;  ///< of each task
+    std::vector<std::uint64_t> waiting;      ///< a bit for each stage with a visit that waits
+  };
+  struct Started {
+    std::uint32_t visit = 0;
+    double load_s = 0.0;
+    double spent_s = 0.0;
+  };
+  struct End {
+    double at_s = 0.0;
+    std::uint32_t visit = 0;
+  };
 
-  void reset(const RolloutMove& move);
-  void take_up(const RolloutMove& move);
   void wait(std::uint32_t visit);
   void release(std::uint32_t stage);
-  void occupy(std::uint32_t visit);
-  void start(std::uint32_t visit);
+  double occupy(std::uint32_t visit);
   void run_until(double end_s, std::uint32_t visit);
   void admit(RolloutBase base);
   void admit_in_turn();
   void admit_waiting(bool only_resident);
-  [[nodiscard]] bool fits(const Visit& visit) const;
+  bool admit_of(std::uint32_t stage, bool strict);
+  void list_able(bool only_resident);
+  [[nodiscard]] std::uint64_t stages_of_able(std::uint32_t word) const;
+  [[nodiscard]] bool has_slot() const;
+  [[nodiscard]] std::size_t running() const noexcept { return ends_.size() - ended_; }
   void complete(std::uint32_t visit);
   void end_stage(std::uint32_t stage);
 
   const RolloutModel& model_;
-  std::span<const RolloutModel::Work> work_;
+  std::uint32_t words_;                   // of a bit for each stage
+  std::vector<std::uint64_t> stages_of_;  // each agent, words_ of them
+  std::int64_t least_kv_tokens_;          // no visit reserves less
+  State begin_;
+  std::vector<Started> started_;  // by the decision, and what runs
+  // Of the present run:
+  const RolloutModel::Work* work_ = nullptr;
   double now_ = 0.0;
   double cost_ = 0.0;
-  std::int64_t room_ = 0;
-  std::vector<Visit> visits_;
-  std::vector<std::uint32_t> waiting_;      // by (stage, visit)
-  std::vector<End> ends_;                   // of running visits, a heap
-  std::vector<std::uint32_t> running_;      // requests of each agent
-  std::vector<std::uint32_t> to_come_;      // requests of each stage
-  std::vector<std::uint32_t> live_;         // of each stage
-  std::vector<std::uint32_t> open_before_;  // of each stage
-  std::vector<std::uint32_t> open_stages_;  // of each task
+  State state_;
+  std::vector<End> ends_;  // ascending (time, visit)
+  std::size_t ended_ = 0;  // of them
+  std::vector<std::uint32_t> able_;
 };
 
 }  // namespace topas::detail

@@ -30,6 +30,7 @@ _PAPER: Mapping[str, Any] = {
     "overtake_limit": 0.0,
     "rollout_scenarios": 0,
     "rollout_power": 1.0,
+    "rollout_steps": 0,
 }
 
 _BY_SERVICE: Mapping[str, Any] = {
@@ -45,6 +46,7 @@ _BY_SERVICE: Mapping[str, Any] = {
     "overtake_limit": 2.0,
     "rollout_scenarios": 0,
     "rollout_power": 1.0,
+    "rollout_steps": 0,
 }
 
 #: The fields that a preset sets, the same ones for all; the others are the user's. ``guarded`` is
@@ -54,7 +56,12 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "paper": _PAPER,
     "guarded": {**_PAPER, "count_running": True, "age_credit": True, "redo_weight": 3.0},
     "default": _BY_SERVICE,
-    "rollout": {**_BY_SERVICE, "rollout_scenarios": 8, "rollout_power": 1.5},
+    "rollout": {
+        **_BY_SERVICE,
+        "rollout_scenarios": 8,
+        "rollout_power": 1.5,
+        "rollout_steps": 10_000,
+    },
 }
 
 
@@ -146,6 +153,9 @@ class Config:
         Scenarios in which each of a handful of decisions is simulated to the end of the tasks in
         the system, the best of them being taken (docs/specification.md, section 8); at most
         1,024, 0: off. Needs ``gain_model`` ``service``.
+    rollout_steps : int
+        At most so many requests are simulated a decision; counted, never timed. Candidates stay
+        out, or later scenarios, where there would be more. 0 means no limit.
     rollout_margin : float
         By how many standard errors another decision must be better than the one without rollouts;
         at least 0.
@@ -188,6 +198,7 @@ class Config:
     overtake_limit: float = 2.0
     reserve_limit: float = 0.0
     rollout_scenarios: int = 0
+    rollout_steps: int = 0
     rollout_margin: float = 1.0
     rollout_power: float = 1.0
 

@@ -58,6 +58,7 @@ LEGAL: dict[str, tuple[Any, ...]] = {
     "overtake_limit": (0,),
     "reserve_limit": (0,),
     "rollout_scenarios": (0,),
+    "rollout_steps": (0,),
     "rollout_margin": (0,),
     "rollout_power": (),
 }
@@ -93,6 +94,7 @@ MORE_BAD: dict[str, tuple[Any, ...]] = {
     "overtake_limit": (-1e-9, "1"),
     "reserve_limit": (-1e-9, "1"),
     "rollout_scenarios": (1.0, 1025),
+    "rollout_steps": (-1, 1.0, 2**40),
     "rollout_margin": (-1e-9, "1"),
     "rollout_power": (0.99, 8.01, "1"),
 }
@@ -284,6 +286,7 @@ def test_default_values_are_those_of_the_preset_default() -> None:
         "overtake_limit": 2.0,
         "rollout_scenarios": 0,
         "rollout_power": 1.0,
+        "rollout_steps": 0,
     }
 
 
@@ -377,6 +380,7 @@ def varied() -> Config:
         preempt_limit=19.0,
         overtake_limit=0.0,
         reserve_limit=21.0,
+        rollout_steps=23,
         rollout_margin=22.0,
         rollout_power=2.5,
     )

@@ -93,6 +93,20 @@ def test_the_power_weighs_what_is_old() -> None:
     assert decided(fields, rollout_power=2.0)["admit"] == [0]
 
 
+def test_the_steps_are_a_limit_that_is_never_passed() -> None:
+    """Two candidates, three base policies and two requests: 12 steps a scenario, the first half."""
+    assert decided(short_and_long(), rollout_steps=23)["admit"] == [0]
+    assert decided(short_and_long(), rollout_steps=24)["admit"] == [1]
+
+
+def test_scenarios_that_are_not_affordable_do_not_count() -> None:
+    """By the first two of 8, the first task may seem long for certain."""
+    assert decided(uncertain(), rollout_scenarios=8, rollout_margin=5.0)["admit"] == [0]
+    changes = {"rollout_scenarios": 8, "rollout_margin": 5.0, "rollout_steps": 24}
+    found = {decided(uncertain(), **changes, seed=seed)["admit"][0] for seed in range(20)}
+    assert found == {0, 1}
+
+
 def test_nothing_overtakes_what_is_overdue() -> None:
     """The first task's age is above the limit: what the short one would save is not asked for."""
     fields = short_and_long()
@@ -110,13 +124,14 @@ def test_rollouts_need_gains_by_service() -> None:
 @pytest.mark.parametrize("part", range(4))
 def test_core_rolls_out_like_the_reference(part: int) -> None:
     compared = changed = 0
-    for seed in range(6_000_000 + part, 6_000_160 + part, 4):
+    for seed in range(6_000_000 + part, 6_000_320 + part, 4):
         fields = random_snapshot(seed)
         if len({r["agent"] for r in fields["requests"]}) > 4 or len(fields["requests"]) > 14:
             continue  # the reference takes long
         changes = {
             "gain_model": "service",
-            "rollout_scenarios": (1, 3, 4)[seed % 3],
+            "rollout_scenarios": (1, 3, 8)[seed % 3],
+            "rollout_steps": (0, 100, 600)[seed // 2 % 3],
             "reserve_limit": 0.0,
             "rollout_power": (1.0, 1.5, 2.0)[seed // 3 % 3],
             "rollout_margin": (0.0, 1.0)[seed // 9 % 2],

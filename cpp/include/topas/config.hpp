@@ -63,6 +63,7 @@ struct Config {
   double overtake_limit = 0.0;         ///< theta; 0: none
   double reserve_limit = 0.0;          ///< eta; 0: no room is kept
   std::int64_t rollout_scenarios = 0;  ///< 0: no rollout
+  std::int64_t rollout_steps = 0;      ///< simulated requests at most; 0: no limit
   double rollout_margin = 1.0;         ///< standard errors by which another decision must be better
   double rollout_power = 1.0;          ///< of completion times
 

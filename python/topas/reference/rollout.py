@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf, sqrt
 
@@ -14,6 +14,12 @@ from .state import Id, Request, Stage, State, id_key, tie
 
 _MOST_REQUESTS = 16.0
 _LEAST_LEFT = 0.1
+
+POLICIES = ("strict", "arrival", "resident")
+"""Base policies, which continue a decision."""
+
+LEAST_PAIRS = 6
+"""So many pairs of a candidate and a base policy stay in the race at least."""
 
 Place = tuple[int, int]
 """A stage: its task in order of arrival, its index."""
@@ -219,11 +225,17 @@ class Run:
         self.open[place[0]].remove(place[1])
         if not self.open[place[0]]:
             age_s = max(self.world.state.now - task.arrival, 0.0) + self.now_s
-            power = self.world.state.settings.rollout_power
-            self.cost += age_s if power == 1.0 else age_s**power
+            self.cost += _raised(age_s, self.world.state.settings.rollout_power)
         for v in waited:
             if self._is_ready((place[0], v)) and self.live[place[0], v] == 0:
                 self._release((place[0], v))
+
+
+def _raised(age_s: float, power: float) -> float:
+    """Raise an age; by the square root, which is exact to the last bit, where that does."""
+    if power == 1.0:
+        return age_s
+    return age_s * sqrt(age_s) if power == 1.5 else age_s**power
 
 
 def candidates(scorer: Scorer, base: Allocation) -> list[Move]:
@@ -291,32 +303,68 @@ def walk(
 
 def roll_out(scorer: Scorer, base: Allocation) -> Allocation:
     """Choose among the candidates; the base where none is better by the margin."""
+    settings = scorer.state.settings
     moves = candidates(scorer, base)
     if len(moves) == 1:
         return base
-    world = World(scorer.state)
-    costs = [_costs(world, move) for move in moves]
-    means = [_mean(each) for each in costs]
-    chosen = next(at for at, mean in enumerate(means) if tie(mean, min(means)))
-    if not _is_better(costs[chosen], costs[0], scorer.state.settings.rollout_margin):
+    pairs = race(World(scorer.state), moves, settings.rollout_steps or inf)
+    if len(pairs) <= len(POLICIES):
         return base
-    admit = moves[chosen].admit
+    least = min(_mean(pair.costs) for pair in pairs)
+    chosen = next(pair for pair in pairs if tie(_mean(pair.costs), least))
+    best_of_base = min((p for p in pairs if p.move is moves[0]), key=lambda p: _sum(p.costs))
+    if not _is_better(chosen.costs, best_of_base.costs, settings.rollout_margin):
+        return base
+    admit = chosen.move.admit
     resident = frozenset(r.agent for r in scorer.state.running + admit)
     gains = tuple(scorer.gain(request, ()) for request in admit)
     terms = scorer.terms(resident, admit, gains, ())
     return Allocation(resident, admit, gains, (), serves=True, terms=terms)
 
 
-def _costs(world: World, move: Move) -> list[float]:
-    """Costs of a decision by scenario, under the base policy that continues it best."""
-    best: list[float] = []
-    least = inf
-    for base in ("strict", "arrival", "resident"):
-        count = world.state.settings.rollout_scenarios
-        costs = [Run(world, scenario).finish(move, base) for scenario in range(count)]
-        if not best or _mean(costs) < least:
-            best, least = costs, _mean(costs)
-    return best
+@dataclass
+class Pair:
+    """A candidate, the base policy that continues it, and its costs by scenario."""
+
+    move: Move
+    policy: str
+    costs: list[float] = field(default_factory=list)
+
+
+def race(world: World, moves: Sequence[Move], steps: float) -> list[Pair]:
+    """Simulate all candidates under all base policies; those that are behind drop out.
+
+    Returns
+    -------
+    list of Pair
+        Those that are left, in order of candidates, then policies; only the base decision's, and
+        without costs, where there are too few steps for a comparison.
+    """
+    sizes = [sum(work.requests for work in works.values()) for works in world.scenarios]
+    most = max(int(steps / 2 // sizes[0] // len(POLICIES)), 1) if steps < inf else len(moves)
+    pairs = [Pair(move, policy) for move in moves[:most] for policy in POLICIES]
+    staying = len(pairs)
+    if most == 1:
+        return pairs
+    for scenario, size in enumerate(sizes):
+        steps -= size * len(pairs)
+        if steps < 0:
+            break
+        for pair in pairs:
+            pair.costs.append(Run(world, scenario).finish(pair.move, pair.policy))
+        staying //= 2
+        if scenario + 1 < len(sizes):
+            pairs = _drop(pairs, moves[0], max(LEAST_PAIRS, staying))
+    return pairs
+
+
+def _drop(pairs: list[Pair], base: Move, staying: int) -> list[Pair]:
+    """Keep so many pairs with the least costs, and the best of the base decision."""
+    order = sorted(range(len(pairs)), key=lambda at: (_sum(pairs[at].costs), at))
+    kept = order[:staying]
+    if not any(pairs[at].move is base for at in kept):
+        kept.append(next(at for at in order if pairs[at].move is base))
+    return [pairs[at] for at in sorted(kept)]
 
 
 def _sum(values: Sequence[float]) -> float:

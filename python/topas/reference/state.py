@@ -28,6 +28,7 @@ _PAPER: dict[str, Any] = {
     "overtake_limit": 0.0,
     "rollout_scenarios": 0,
     "rollout_power": 1.0,
+    "rollout_steps": 0,
 }
 
 _BY_SERVICE: dict[str, Any] = {
@@ -43,13 +44,19 @@ _BY_SERVICE: dict[str, Any] = {
     "overtake_limit": 2.0,
     "rollout_scenarios": 0,
     "rollout_power": 1.0,
+    "rollout_steps": 0,
 }
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": _PAPER,
     "guarded": {**_PAPER, "count_running": True, "age_credit": True, "redo_weight": 3.0},
     "default": _BY_SERVICE,
-    "rollout": {**_BY_SERVICE, "rollout_scenarios": 8, "rollout_power": 1.5},
+    "rollout": {
+        **_BY_SERVICE,
+        "rollout_scenarios": 8,
+        "rollout_power": 1.5,
+        "rollout_steps": 10_000,
+    },
 }
 """What each preset sets."""
 
@@ -107,6 +114,7 @@ class Settings:
     overtake_limit: float = 0.0
     reserve_limit: float = 0.0
     rollout_scenarios: int = 0
+    rollout_steps: int = 0
     rollout_margin: float = 1.0
     rollout_power: float = 1.0
 
