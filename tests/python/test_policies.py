@@ -296,13 +296,18 @@ def test_continuum_pins_over_a_tool_wait_and_puts_the_returned_first() -> None:
     young = _Request(2, "young", agent="B", task_arrival_s=1.0, ready_s=0.5)
     assert list(policy.plan(1.0, _View([young, other])).admit) == [1, 2]
     policy.request_completed(10.0, _Request(3, "t", ready_s=4.0), 5.0)
-    assert _pins(policy.plan(10.0, _View([]))) == {"A": 12.0}  # 2 s before anything is known
+    plan = policy.plan(10.0, _View([]))
+    assert _pins(plan) == {"A": 12.0}  # 2 s before anything is known
+    assert plan.advice is not None
+    assert plan.advice.contexts_pinned_until_s == {("t", "s"): 12.0}
     assert _pins(policy.plan(12.0, _View([]))) == {}
     back = _Request(4, "t", agent="A", task_arrival_s=2.0, ready_s=11.0)
     policy.request_ready(11.0, back)
     plan = policy.plan(11.0, _View([other, young, back]))
     assert list(plan.admit) == [4, 1, 2]
     assert _pins(plan) == {"A": float("inf")}  # until it is admitted
+    assert plan.advice is not None
+    assert plan.advice.contexts_pinned_until_s == {("t", "s"): float("inf")}
     assert _pins(policy.plan(11.5, _View([other], running=[back]))) == {}
     policy.request_completed(13.0, back, 1.0)
     policy.stage_completed(13.0, "t", "s")  # the last round: nothing comes back

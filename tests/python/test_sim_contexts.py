@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sim_scenarios import ROUND_COSTS, Scripted, dense_workload, keep
 from topas.errors import ConfigError
-from topas.policies import POLICY_NAMES, Fcfs, Lpm, Plan, Policy, QueueView, make_policy
+from topas.policies import POLICY_NAMES, Continuum, Fcfs, Lpm, Plan, Policy, QueueView, make_policy
 from topas.sim import (
     Engine,
+    EngineCosts,
     EngineOptions,
     Round,
     RunResult,
@@ -61,6 +62,7 @@ def _run(
     return result
 
 
+COSTS_OF_A_GPU = EngineCosts()
 #: Two rounds: 50 in, 10 out; the second repeats these 60, brings 20 new ones and comes 20 s later.
 TWO = (Round(50, 10), Round(80, 10, 20.0, 60))
 
@@ -107,6 +109,31 @@ def test_contexts_and_prefixes_go_by_their_last_use() -> None:
     assert result.counters.reused_tokens == 60
 
 
+def test_continuum_keeps_a_context_over_a_short_tool_wait() -> None:
+    # D runs all along; B's 640 of the 630 that are free come during A's wait of 1.5 s, which is
+    # within the 2 s to live that hold before any wait is known: B waits, A's next round does not
+    short = (Round(50, 10), Round(80, 10, 1.5, 60))
+    tasks = [("D", 0.0, (Round(10, 200),)), ("A", 0.0, short), ("B", 12.0, (Round(600, 40),))]
+    workload = _workload({"A": 100, "B": 0, "D": 0}, tasks)
+    plain, kept = _run(workload), _run(workload, policy=Continuum())
+    assert (plain.counters.reused_tokens, kept.counters.reused_tokens) == (0, 60)
+    assert kept.finish_s[1] < plain.finish_s[1]
+    assert kept.finish_s[2] > plain.finish_s[2]
+    # a wait longer than the time to live: the context goes, and B does not wait for it
+    tasks[1] = ("A", 0.0, (Round(50, 10), Round(80, 10, 5.0, 60)))
+    late = _workload({"A": 100, "B": 0, "D": 0}, [*tasks[:2], ("B", 15.0, (Round(600, 40),))])
+    assert _run(late, policy=Continuum()).counters.reused_tokens == 0
+
+
+def test_under_continuum_later_rounds_reuse_more_than_under_parrot() -> None:
+    workload = make_workload("metagpt-tl", tasks=20, rate=0.0175, seed=1)
+    reused = {}
+    for policy in ("parrot", "continuum"):
+        engine = Engine(workload, make_policy(policy, {}), COSTS_OF_A_GPU, REUSE)
+        reused[policy] = engine.run().counters.reused_tokens
+    assert reused["continuum"] > reused["parrot"]
+
+
 def test_a_context_in_the_pool_counts_once_with_its_request() -> None:
     # 100 + 800 + 50 are full; the next round holds 860 + 40 of which 850 are there already
     rounds = (Round(800, 50), Round(860, 40, 20.0, 850))
@@ -141,14 +168,14 @@ def test_a_prefix_and_a_context_share_the_link() -> None:
 
 def test_the_host_replaces_a_shorter_copy() -> None:
     cache = HostCache(100)
-    key = Context(1, 0, "A", 1, 40)
+    key = Context(1, 0, "a", "A", 1, 40)
     assert cache.store(key)
     assert cache.store(Prefix("A", 30))
-    assert cache.store(Context(1, 0, "A", 2, 70))  # 30 more: both stay
+    assert cache.store(Context(1, 0, "a", "A", 2, 70))  # 30 more: both stay
     assert cache.copies() == {"A": 30, key.holder: 70}
-    assert cache.store(Context(1, 0, "A", 3, 90))
+    assert cache.store(Context(1, 0, "a", "A", 3, 90))
     assert cache.copies() == {key.holder: 90}
-    assert not cache.store(Context(1, 0, "A", 4, 101))
+    assert not cache.store(Context(1, 0, "a", "A", 4, 101))
     assert cache.tokens_of(key.holder) == cache.used == 90
     assert cache.tokens_of("A") == 0
 

@@ -127,6 +127,9 @@ class PrefixAdvice:
     pinned_until_s : mapping
         Idle prefixes that stay until then, seconds on the engine's clock. They yield when a request
         needs room and nothing runs.
+    contexts_pinned_until_s : mapping
+        By task and name of a stage: contexts that stay until then in the same way, where the engine
+        keeps any.
     prefetch : sequence of str
         Prefixes to load from the host, in this order, while the link has nothing else to do: into
         free memory and that of idle prefixes which are farther away. Those in the pool already and
@@ -135,6 +138,7 @@ class PrefixAdvice:
 
     distance: Mapping[str, float] = field(default_factory=dict)
     pinned_until_s: Mapping[str, float] = field(default_factory=dict)
+    contexts_pinned_until_s: Mapping[tuple[Id, str], float] = field(default_factory=dict)
     prefetch: Sequence[str] = ()
 
 

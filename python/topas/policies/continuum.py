@@ -39,7 +39,7 @@ def time_to_live(waits_s: Iterable[float], benefit_s: float) -> float:
 
 @dataclass(frozen=True)
 class _Pause:
-    """A tool wait: since when, and until when the prefix is pinned, seconds."""
+    """A tool wait: since when, and until when context and prefix are pinned, seconds."""
 
     agent: str
     since_s: float
@@ -49,7 +49,8 @@ class _Pause:
 class Continuum(Policy):
     """Task arrival first, and tasks that return from a tool wait in time before all others.
 
-    When a round ends and its stage goes on, the agent's prefix is pinned for a time to live
+    When a round ends and its stage goes on, its context is pinned, where the engine keeps contexts
+    (:attr:`topas.sim.EngineOptions.reuse_context`), with the agent's prefix, for a time to live
     (:func:`time_to_live`): over the agent's observed tool waits, the benefit being the mean
     queueing delay plus what the prefix costs to bring back. A request that returns before it runs
     out goes first, and the pin holds until it is admitted.
@@ -76,7 +77,7 @@ class Continuum(Policy):
         self._returned.clear()
 
     def request_completed(self, now: float, request: RequestView, service_s: float) -> None:
-        """Note the queueing delay, and pin the prefix in case the stage goes on."""
+        """Note the queueing delay, and pin context and prefix in case the stage goes on."""
         self._returned.pop(request.id, None)
         self._delays_s.append(max(now - request.ready_s - service_s, 0.0))
         until = now + self._ttl_s(request.agent)
@@ -114,14 +115,19 @@ class Continuum(Policy):
             del self._returned[id_]
 
     def plan(self, now: float, view: QueueView) -> Plan:
-        """The waiting requests by task arrival, returned ones first, and the pins."""
+        """The waiting requests by task arrival, returned ones first, and what is pinned."""
         order = sorted(
             view.waiting,
             key=lambda r: (r.id not in self._returned, r.task_arrival_s, r.ready_s, r.id),
         )
         pins: dict[str, float] = {}
-        for pause in self._paused.values():
+        contexts: dict[tuple[Id, str], float] = {}
+        for stage, pause in self._paused.items():
             if pause.until_s > now:
                 pins[pause.agent] = max(pause.until_s, pins.get(pause.agent, now))
-        pins.update({r.agent: float("inf") for r in order if r.id in self._returned})
-        return Plan([r.id for r in order], advice=PrefixAdvice(pinned_until_s=pins))
+                contexts[stage] = pause.until_s
+        for request in order:
+            if request.id in self._returned:
+                pins[request.agent] = contexts[request.task, request.stage] = float("inf")
+        advice = PrefixAdvice(pinned_until_s=pins, contexts_pinned_until_s=contexts)
+        return Plan([r.id for r in order], advice=advice)

@@ -54,7 +54,14 @@ class Contexts:
         """
         if not self._enabled or tokens <= 0:
             return None
-        context = Context(request.task, request.stage_index, request.agent, request.id, tokens)
+        context = Context(
+            request.task,
+            request.stage_index,
+            request.stage,
+            request.agent,
+            request.id,
+            tokens,
+        )
         self._pool.charge(context.holder, tokens)
         self._held[context.holder] = context
         self.tokens += self._pool.held(context.holder)

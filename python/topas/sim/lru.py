@@ -93,14 +93,18 @@ class LruMemory(Memory):
         self._now, self._advice = max(self._now, now), advice
 
     def _pinned(self, item: Prefix | Context) -> bool:
-        pins = self._advice.pinned_until_s
-        return isinstance(item, Prefix) and pins.get(item.agent, -math.inf) > self._now
+        if isinstance(item, Prefix):
+            until_s = self._advice.pinned_until_s.get(item.agent, -math.inf)
+        else:
+            contexts = self._advice.contexts_pinned_until_s
+            until_s = contexts.get((item.task, item.stage), -math.inf)
+        return until_s > self._now
 
     def _distance(self, item: Prefix | Context) -> float:
         return self._advice.distance.get(item.agent, math.inf)
 
     def _victims(self, *, pinned: bool) -> list[Prefix | Context]:
-        """What is idle and may go, first ones first; pinned prefixes last, if at all."""
+        """What is idle and may go, first ones first; what is pinned last, if at all."""
         victims = [item for item in self._idle.values() if not self._pinned(item)]
         victims.sort(key=self._distance, reverse=True)
         if pinned:
@@ -139,11 +143,11 @@ class LruMemory(Memory):
         return True
 
     def evictable(self) -> int:
-        """Tokens of all that is idle, pinned prefixes too."""
+        """Tokens of all that is idle, pinned or not."""
         return self._tokens(self._idle.values())
 
     def free_up(self, tokens: int) -> None:
-        """Evict what is idle until so many tokens are free, pinned prefixes last."""
+        """Evict what is idle until so many tokens are free, what is pinned last."""
         if tokens > self.pool.free:
             self._evict(tokens, self._victims(pinned=True))
 
@@ -238,8 +242,10 @@ class LruMemory(Memory):
 
     def next_event(self) -> float:
         """When the load under way ends or the next pin runs out, seconds; infinite without."""
-        pins = (until for until in self._advice.pinned_until_s.values() if until > self._now)
-        return min(self._load_ends_s, min(pins, default=math.inf))
+        advice = self._advice
+        pins = (*advice.pinned_until_s.values(), *advice.contexts_pinned_until_s.values())
+        ahead = (until for until in pins if until > self._now)
+        return min(self._load_ends_s, min(ahead, default=math.inf))
 
     def handle_event(self, now: float) -> None:
         """A load has ended, or a pin has run out."""

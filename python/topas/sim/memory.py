@@ -222,7 +222,7 @@ class Memory(ABC):
         bool
             Whether there is anything to load: ``request.reused_tokens``.
         """
-        copy = Context(request.task, request.stage_index, request.agent, 0, 0)
+        copy = Context(request.task, request.stage_index, request.stage, request.agent, 0, 0)
         copy.tokens = self.host.tokens_of(copy.holder)
         usable = self.contexts.usable(request, copy)
         if usable <= 0:

@@ -56,6 +56,7 @@ class Context:
 
     task: Id
     stage_index: int
+    stage: str
     agent: str
     request: int
     tokens: int
