@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,15 @@ import pytest
 from topas.cli.app import app
 from topas.config import PRESETS
 from topas.errors import ArgumentError, CapacityError, ConfigError
-from topas.sim import EngineCosts, EngineOptions, Lengths, Workload, make_workload, run_policy
+from topas.sim import (
+    EngineCosts,
+    EngineOptions,
+    Lengths,
+    Workload,
+    make_workload,
+    replicates,
+    run_policy,
+)
 from topas.sim.advice import Advice, LoadAdvice, Question, Setting, advise, candidates
 from topas.sim.advice_text import three_lines
 from topas.sim.operating_point import OperatingPoint, locate
@@ -87,6 +97,49 @@ def test_the_number_of_processes_does_not_show() -> None:
     question = _made("chain-3", 0.1, tasks=3, loads=(1.0,))
     one, two = advise(question), advise(question, processes=2)
     assert json.dumps(one.to_dict()) == json.dumps(two.to_dict())
+
+
+def test_an_interrupted_advice_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "new folder" / "runs.jsonl"
+    question = _made("chain-3", 0.1, tasks=3, loads=(1.0,))
+    expected = json.dumps(advise(question).to_dict())
+
+    def interrupt(total: int) -> AbstractContextManager[Callable[[Any], None]]:
+        return nullcontext(lambda _: after_four(total))
+
+    def after_four(total: int) -> None:
+        assert total > 4
+        if len(file.read_bytes().splitlines()) == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        advise(question, resume=file, progress=interrupt)
+    file.write_bytes(file.read_bytes() + b'{"key": "0')  # as a kill leaves it
+    made: list[str] = []
+
+    def counted(workload: Workload, policy: str, **settings: Any) -> Any:
+        made.append(policy)
+        return run_policy(workload, policy, **settings)
+
+    monkeypatch.setattr("topas.sim.replicates.run_policy", counted)
+    assert json.dumps(advise(question, resume=file).to_dict()) == expected
+    rows = [json.loads(line) for line in file.read_bytes().splitlines()]
+    assert len(made) == len({row["key"] for row in rows}) - 4
+    made.clear()
+    assert json.dumps(advise(question, resume=file, processes=2).to_dict()) == expected
+    assert not made
+    other = replace(question, options=replace(OPTIONS, max_running=1))
+    advise(other, resume=file)
+    assert len(made) == len(rows), "other runs are not taken from the file"
+
+
+def test_what_is_no_file_of_runs_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("hello\n")
+    with pytest.raises(ConfigError, match=r"resume: .*notes\.txt line 1: is no line of a sweep"):
+        advise(_made("chain-3", 0.1, tasks=3), resume=file)
 
 
 def test_a_pick_must_win_on_the_held_out_half_too() -> None:

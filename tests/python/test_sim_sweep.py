@@ -15,7 +15,8 @@ import pytest
 import topas
 from topas.errors import ConfigError
 from topas.sim import EngineOptions, Lengths, make_workload, run_policy
-from topas.sim.sweep import Cell, CellResult, _code_files, _digest_of, run_cells
+from topas.sim.resume import code_files, digest_of
+from topas.sim.sweep import Cell, CellResult, run_cells
 
 SHORT = Lengths(input_tokens=100, output_tokens=40)
 
@@ -108,17 +109,17 @@ def test_the_code_of_every_module_of_a_run_is_in_the_key(tmp_path: Path) -> None
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text("x = 1")
     core.write_bytes(b"\0")
-    digests = {_digest_of(package, core)}
+    digests = {digest_of(package, core)}
     for name in files:
         (package / name).write_text("x = 2")
-        digests.add(_digest_of(package, core))
+        digests.add(digest_of(package, core))
     (package / "sim/cost/linear.py").rename(package / "sim/linear.py")
-    digests.add(_digest_of(package, core))
+    digests.add(digest_of(package, core))
     core.write_bytes(b"\1")
-    digests.add(_digest_of(package, core))
+    digests.add(digest_of(package, core))
     assert len(digests) == 1 + len(files) + 2
     (package / "cli/app.py").write_text("x = 2")
-    assert _digest_of(package, core) in digests
+    assert digest_of(package, core) in digests
 
 
 def test_all_that_a_sweep_imports_is_in_the_digest() -> None:
@@ -132,7 +133,7 @@ def test_all_that_a_sweep_imports_is_in_the_digest() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     imported = {Path(line).resolve() for line in done.stdout.splitlines()}
-    covered = {file.resolve() for file in _code_files(Path(topas.__file__).parent)}
+    covered = {file.resolve() for file in code_files(Path(topas.__file__).parent)}
     assert len(imported) > 20
     assert imported <= covered
 

@@ -75,6 +75,9 @@ _Replicates = Annotated[int, _option("Repetitions of each half.")]
 _Sample = Annotated[int, _option("Trace: most tasks of a repetition.")]
 _Baselines = Annotated[str, _option("Compared with: 'all', or policies with commas.")]
 _Processes = Annotated[int | None, _option("Runs at a time. (as many as processors)")]
+_Resume = Annotated[
+    Path | None, _option("File of finished runs: an interrupted command goes on there.")
+]
 _Verbose = Annotated[bool, _option("Print the tables behind the advice.", "--verbose")]
 _Json = Annotated[bool, _option("Print JSON instead.", "--json")]
 
@@ -93,6 +96,7 @@ def advise(
     sample: _Sample = 100,
     baselines: _Baselines = "all",
     processes: _Processes = None,
+    resume: _Resume = None,
     verbose: _Verbose = False,
     json: _Json = False,
     capacity: engine_options.Capacity = None,
@@ -131,6 +135,7 @@ def advise(
     found = answer(
         _question(given),
         processes=(os.cpu_count() or 1) if processes is None else processes,
+        resume=resume,
         progress=lambda total: show_progress(total, "runs"),
     )
     _show(found, as_json=json, verbose=verbose)

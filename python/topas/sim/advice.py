@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from topas.errors import ConfigError, StateError
@@ -328,9 +329,14 @@ class _Judge:
     """Runs of both halves, and what they say."""
 
     def __init__(
-        self, question: Question, processes: int, on_run: Callable[[Any], None] | None
+        self,
+        question: Question,
+        processes: int,
+        resume: Path | None,
+        on_run: Callable[[Any], None] | None,
     ) -> None:
         self._question = question
+        self._resume = resume
         self._processes = processes
         self._on_run = on_run
         self._loads = sorted(set(question.loads))
@@ -345,6 +351,7 @@ class _Judge:
             costs=question.costs,
             options=question.options,
             processes=self._processes,
+            resume=self._resume,
             on_run=self._on_run,
         )
 
@@ -429,6 +436,7 @@ def advise(
     question: Question,
     *,
     processes: int = 1,
+    resume: Path | None = None,
     progress: Callable[[int], AbstractContextManager[Callable[[Any], None]]] | None = None,
 ) -> Advice:
     """Whether topas pays on a workload.
@@ -437,7 +445,7 @@ def advise(
     ----------
     question : Question
         What is asked.
-    processes : int
+    processes, resume
         As of :func:`topas.sim.replicates.run_all`.
     progress : callable, optional
         Given the greatest number of runs, a context whose value is called after each run.
@@ -445,7 +453,7 @@ def advise(
     Returns
     -------
     Advice
-        The same for the same question, whatever ``processes`` is.
+        The same for the same question, whatever ``processes`` and ``resume`` are.
 
     Raises
     ------
@@ -458,7 +466,7 @@ def advise(
     names = next(iter(kinds.values()))
     plain = tried[0]
     with _progress(question, len(tried) + len(names) + 2, progress) as on_run:
-        judge = _Judge(question, processes, on_run)
+        judge = _Judge(question, processes, resume, on_run)
         scores = judge.scores(tried)
         picked = min(tried, key=lambda setting: scores[setting.label] or math.inf)
         judged = judge.judged([plain] if picked == plain else [plain, picked], names)

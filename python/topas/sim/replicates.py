@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field, replace
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 from topas.errors import ArgumentError, StateError
@@ -15,6 +19,7 @@ from topas.sim.checks import check_int
 from topas.sim.cost import EngineCosts
 from topas.sim.draws import stream
 from topas.sim.options import EngineOptions
+from topas.sim.resume import ResumeFile, key_of
 from topas.sim.runner import run_policy
 from topas.sim.workload import Task, Workload
 
@@ -162,6 +167,21 @@ class _Bench:
     costs: EngineCosts
     options: EngineOptions
 
+    @cached_property
+    def digests(self) -> list[str]:
+        """Of each workload, with all its tasks."""
+        return [hashlib.sha256(repr(each).encode()).hexdigest() for each in self.workloads]
+
+    def key(self, run: Run) -> str:
+        """Digest of all that the outcome depends on."""
+        settings = {**asdict(run), "workload": self.digests[run.workload]}
+        engine = {"costs": asdict(self.costs), "options": asdict(self.options)}
+        return key_of(self.name(run), {**settings, **engine})
+
+    def name(self, run: Run) -> str:
+        """For files and errors."""
+        return f"{self.workloads[run.workload].name} x{run.factor:g} {run.policy}"
+
     def outcome(self, run: Run) -> Outcome:
         workload = _sped_up(self.workloads[run.workload], run.factor)
         metrics, _ = run_policy(
@@ -198,6 +218,7 @@ def run_all(
     costs: EngineCosts,
     options: EngineOptions,
     processes: int,
+    resume: Path | None = None,
     on_run: Callable[[Outcome], None] | None = None,
 ) -> list[Outcome]:
     """Run repetitions in parallel.
@@ -213,6 +234,9 @@ def run_all(
     processes : int
         At most so many at a time, at least 1; with more than 1 a script that calls this needs the
         usual ``if __name__ == "__main__"``.
+    resume : Path, optional
+        File of finished runs: what it has is not run again, what is run is added
+        (:func:`topas.sim.sweep.run_cells`, whose files they may share).
     on_run : callable, optional
         Called with each outcome in the order of the runs.
 
@@ -224,21 +248,32 @@ def run_all(
     Raises
     ------
     ConfigError
-        ``processes``, a policy or a setting is not legal.
+        ``processes``, a policy or a setting is not legal, or ``resume`` is a file of something
+        else.
     StateError
         A run cannot go on, or a worker process died.
     """
     check_int("processes", processes, minimum=1)
     bench = _Bench(tuple(workloads), costs, options)
+    file = ResumeFile(resume) if resume is not None else None
+    keys = [bench.key(run) if file is not None else str(at) for at, run in enumerate(runs)]
+    done = {key: Outcome(**row["metrics"]) for key, row in file.found.items()} if file else {}
+    todo = {key: run for key, run in zip(keys, runs, strict=True) if key not in done}
+    fresh = _outcomes(bench, list(todo.values()), min(processes, len(todo)))
     found = []
-    for outcome in _outcomes(bench, runs, min(processes, len(runs))):
-        found.append(outcome)
-        if on_run is not None:
-            on_run(outcome)
+    with closing(fresh):
+        for key, run in zip(keys, runs, strict=True):
+            if key not in done:
+                done[key] = next(fresh)
+                if file is not None:
+                    file.append(key, bench.name(run), {"metrics": asdict(done[key])})
+            found.append(done[key])
+            if on_run is not None:
+                on_run(done[key])
     return found
 
 
-def _outcomes(bench: _Bench, runs: Sequence[Run], workers: int) -> Iterator[Outcome]:
+def _outcomes(bench: _Bench, runs: Sequence[Run], workers: int) -> Generator[Outcome, None, None]:
     if workers <= 1:
         yield from map(bench.outcome, runs)
         return

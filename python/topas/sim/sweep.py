@@ -8,8 +8,6 @@ and however often the sweep was interrupted.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import signal
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -17,24 +15,22 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import topas
-from topas.errors import ConfigError, StateError
+from topas.errors import StateError
 from topas.sim.builtin import Lengths, make_workload
 from topas.sim.checks import check_int
 from topas.sim.cost import EngineCosts
 from topas.sim.options import EngineOptions
+from topas.sim.resume import ResumeFile, key_of
 from topas.sim.runner import run_policy
 
 __all__ = ["Cell", "CellResult", "run_cells", "show_progress"]
 
 # Figures by task, which would make most of a file.
 _LEFT_OUT = ("jct_s", "cancelled_tasks", "unfinished_tasks")
-_LINE_START = '{"key": "'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,33 +83,7 @@ class Cell:
             ``config`` has a value that JSON has no form for.
         """
         settings = {name: value for name, value in asdict(self).items() if name != "label"}
-        settings["topas"] = [topas.__version__, _code_digest()]
-        try:
-            text = json.dumps(settings, sort_keys=True, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"{self.name}: settings must be plain values: {error}") from None
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _code_files(package: Path) -> list[Path]:
-    """The modules that runs depend on, in a fixed order."""
-    inside = [path for name in ("policies", "sim") for path in (package / name).rglob("*.py")]
-    return sorted([*package.glob("*.py"), *inside])
-
-
-def _digest_of(package: Path, core: Path) -> str:
-    digest = hashlib.sha256()
-    for file in _code_files(package):
-        digest.update(file.relative_to(package).as_posix().encode())
-        digest.update(file.read_bytes())
-    digest.update(core.read_bytes())
-    return digest.hexdigest()
-
-
-@cache
-def _code_digest() -> str:
-    """Digest of the modules that runs depend on: an edited policy is another cell."""
-    return _digest_of(Path(topas.__file__).parent, Path(topas._core.__file__ or ""))
+        return key_of(self.name, settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,42 +139,6 @@ def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-class _ResumeFile:
-    """The finished cells of a sweep and of any others, one JSON line each."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.found: dict[str, dict[str, Any]] = {}
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            return
-        whole, _, rest = path.read_bytes().rpartition(b"\n")
-        for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):
-            self._read(number, line)
-        if rest:  # an interrupted write
-            if not rest.decode(errors="replace").startswith(_LINE_START[: len(rest)]):
-                raise ConfigError(f"resume: {path}: its last line is none of a sweep's")
-            os.truncate(path, path.stat().st_size - len(rest))
-
-    def _read(self, number: int, line: bytes) -> None:
-        try:
-            row = json.loads(line)
-            figures = {"metrics": row["metrics"]}
-            if "jct_s" in row:
-                figures["jct_s"] = row["jct_s"]
-            self.found[row["key"]] = figures
-        except (ValueError, TypeError, KeyError):
-            raise ConfigError(
-                f"resume: {self._path} line {number}: is no line of a sweep"
-            ) from None
-
-    def append(self, key: str, cell: Cell, figures: Mapping[str, Any]) -> None:
-        """Write one cell; it is in the file when this returns."""
-        line = json.dumps({"key": key, "cell": cell.name, **figures}, allow_nan=False) + "\n"
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(line)
-
-
 def run_cells(
     cells: Sequence[Cell],
     *,
@@ -246,7 +180,7 @@ def run_cells(
     """
     workers = processes if processes is not None else _processors()
     check_int("processes", workers, minimum=1)
-    file = _ResumeFile(Path(resume)) if resume is not None else None
+    file = ResumeFile(Path(resume)) if resume is not None else None
     keys = [cell.key() for cell in cells]
     results: dict[str, CellResult] = {}
     todo: dict[str, Cell] = {}
@@ -262,7 +196,7 @@ def run_cells(
         for key, (figures, error) in outcomes:
             results[key] = CellResult(cell=todo[key], error=error, **figures)
             if file is not None and not error:
-                file.append(key, todo[key], figures)
+                file.append(key, todo[key].name, figures)
             _tell(on_cell, results[key])
     return [replace(results[key], cell=cell) for key, cell in zip(keys, cells, strict=True)]
 
