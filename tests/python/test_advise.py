@@ -19,7 +19,6 @@ from topas.sim import (
     Lengths,
     Workload,
     make_workload,
-    replicates,
     run_policy,
 )
 from topas.sim.advice import Advice, LoadAdvice, Question, Setting, advise, candidates
