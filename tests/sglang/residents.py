@@ -26,6 +26,8 @@ RESTLESS = {
     "reask_s": 0.02,
 }
 COPIES: dict[str, Any] = {"prefix_copies": {"host_bytes": 64 << 20}}
+WHOLE: dict[str, Any] = {"prefix_copies": {"host_bytes": 64 << 20, "layer_wise": "never"}}
+EARLY: dict[str, Any] = {"prefix_copies": {"host_bytes": 64 << 20, "layer_wise": "always"}}
 LENGTH = 192
 PREFIXES = [tokens(40 + seed, LENGTH) for seed in range(4)]
 _SLOTS = PrefixCache.slots  # tests may let it fail
@@ -116,28 +118,32 @@ def inconsistencies(engine: InProcessEngine) -> list[str]:
     residency = residency_of(engine)
     cache, store = residency._cache, residency.store
     wrong = []
-    for key, held in residency._held.items():
+    coming = 0
+    for key, held in residency.holdings.held.items():
         prefix, state = held.prefix, store.state(key).value
         if held.lock is None:
+            coming += len(prefix.tokens)
             if state not in ("loading", "resident and on host", "on host"):
                 wrong.append(f"a prefix that comes is {state}")
             continue
         match = cache.match(prefix.tokens, prefix.namespace)
         if match.length != len(prefix.tokens):
             wrong.append(f"{match.length} of {len(prefix.tokens)} pinned tokens are in the tree")
-        elif state in ("absent", "on host", "loading"):
+        elif state in ("absent", "on host") or (
+            state in ("loading", "torn") and key not in residency._layers
+        ):
             wrong.append(f"a pinned prefix is {state}")
         elif _SLOTS(cache, match).tolist() != store._prefixes[key].slots.tolist():
             wrong.append("store and tree have different slots for a pinned prefix")
     on_device = [
         key
         for key, state in store.agents().items()
-        if state.value not in ("on host",) and key not in residency._held
+        if state.value not in ("on host",) and key not in residency.holdings
     ]
     if on_device:
         wrong.append(f"{len(on_device)} prefixes on the device that nobody holds")
-    if cache.in_transit != residency.loading[1]:
-        wrong.append(f"{cache.in_transit} slots in transit, {residency.loading[1]} wanted")
+    if cache.in_transit != coming:
+        wrong.append(f"{cache.in_transit} slots in transit, {coming} wanted")
     return wrong + _unknown_to_core(engine)
 
 
@@ -148,7 +154,7 @@ def _unknown_to_core(engine: InProcessEngine) -> list[str]:
         return []
     known = {str(agent) for agent in bridge.core.snapshot(1e9).to_dict()["resident"]}
     counted = {p.key for agent, p in residency._prefixes.items() if agent in known}
-    held = {key for key, held in residency._held.items() if not held.is_leaving}
+    held = {key for key, held in residency.holdings.held.items() if not held.is_leaving}
     return [f"{len(held - counted)} prefixes are held, unknown to the core"] * (not held <= counted)
 
 

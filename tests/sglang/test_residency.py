@@ -16,6 +16,7 @@ from residents import (
     LENGTH,
     POOL,
     PREFIXES,
+    WHOLE,
     Leash,
     agree,
     array,
@@ -118,7 +119,7 @@ def test_requests_wait_for_the_copy_and_others_go_on(
     other = Asked("z", PREFIXES[1] + tokens(50, 5), 20)
     answers = expected([*mine, other])
     leash = Leash(monkeypatch, "load")
-    engine = drive(COPIES, max_total_tokens=900)
+    engine = drive(WHOLE, max_total_tokens=900)
     warm(engine, PREFIXES[0], "a")
     push_out(engine, 840)
     leash.go.clear()
@@ -147,7 +148,7 @@ def test_strict_checks_would_see_slots_in_transit(
 ) -> None:
     monkeypatch.setattr("topas.sglang.cache.PrefixCache.count_in_transit", lambda self: None)
     leash = Leash(monkeypatch, "load")
-    engine = drive(COPIES, max_total_tokens=900)
+    engine = drive(WHOLE, max_total_tokens=900)
     warm(engine, PREFIXES[0], "a")
     push_out(engine, 840)
     leash.go.clear()

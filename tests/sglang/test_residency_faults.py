@@ -10,10 +10,12 @@ import pytest
 from driving import LOOPS, Asked, Tyrant, bridge_of, tokens
 from residents import (
     COPIES,
+    EARLY,
     LENGTH,
     POOL,
     PREFIXES,
     RESTLESS,
+    WHOLE,
     Leash,
     agree,
     all_of,
@@ -84,7 +86,7 @@ def test_a_flush_forgets_pins_and_copies(drive: driving.Start, saves: Leash) -> 
 
 def loading_for_m(drive: driving.Start, loads: Leash) -> InProcessEngine:
     """Start an engine; the first prefix is being loaded, for request m, until ``loads.go``."""
-    engine = drive(COPIES, max_total_tokens=POOL)
+    engine = drive(WHOLE, max_total_tokens=POOL)
     warm(engine, PREFIXES[0], "a")
     push_out(engine)
     loads.go.clear()
@@ -119,7 +121,7 @@ def test_a_flush_while_a_prefix_is_loaded(drive: driving.Start, loads: Leash) ->
 
 
 def test_an_abort_of_the_request_whose_prefix_loads(drive: driving.Start, loads: Leash) -> None:
-    engine = drive(COPIES, max_total_tokens=900)
+    engine = drive(WHOLE, max_total_tokens=900)
     warm(engine, PREFIXES[0], "a")
     push_out(engine, 840)
     loads.go.clear()
@@ -143,7 +145,7 @@ def test_somebody_computes_the_prefix_while_it_is_loaded(
     name = {"custom_params": {"agent_hints": {"agent_id": "new"}}}  # its prefix is not known yet
     other = Asked("z", PREFIXES[0] + tokens(2, 5), 6, name)
     answers = expected([one, other])
-    engine = drive(COPIES, max_total_tokens=900)
+    engine = drive(WHOLE, max_total_tokens=900)
     warm(engine, PREFIXES[0], "a")
     push_out(engine, 840)
     loads.go.clear()
@@ -195,7 +197,7 @@ def test_a_running_request_gets_the_room_of_a_load(
     short = Asked("m", PREFIXES[0] + tokens(1, 5), 6)
     answers = expected([long, short])
     assert len(answers["long"]) == 300, "another seed: this one ends early"
-    engine = drive(COPIES, max_total_tokens=620)
+    engine = drive(WHOLE, max_total_tokens=620)
     warm(engine, PREFIXES[0], "a")
     push_out(engine, 560)
     loads.go.clear()
@@ -356,6 +358,10 @@ FAULTS: list[tuple[Any, str, bool]] = [
 ]
 
 
+BOTH_WAYS = pytest.mark.parametrize("copies", [WHOLE, EARLY], ids=["whole", "early"])
+
+
+@BOTH_WAYS
 @pytest.mark.parametrize(
     ("owner", "name", "after"),
     FAULTS,
@@ -368,24 +374,31 @@ def test_a_step_that_raises(
     owner: Any,
     name: str,
     after: bool,
+    copies: dict[str, Any],
 ) -> None:
     asked = load()
     answers = expected(asked)
-    engine = drive({**RESTLESS, **COPIES}, max_total_tokens=POOL)
+    engine = drive({**RESTLESS, **copies}, max_total_tokens=POOL)
     monkeypatch.setattr(owner, name, _now_and_then(getattr(owner, name), after))
     assert serve(engine, asked) == answers
     assert residency_of(engine).failures["OSError"] > 0
     assert not bridge_of(engine).counts.fallbacks
 
 
+@BOTH_WAYS
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_an_insert_that_raises(
-    drive: driving.Start, expected: driving.Expected, monkeypatch: pytest.MonkeyPatch, after: bool
+    drive: driving.Start,
+    expected: driving.Expected,
+    monkeypatch: pytest.MonkeyPatch,
+    after: bool,
+    copies: dict[str, Any],
 ) -> None:
     """Whatever the tree has taken before it raised stays there; the rest is free."""
     asked = load()
     answers = expected(asked)
-    engine = drive(COPIES, max_total_tokens=POOL)
+    engine = drive(copies, max_total_tokens=POOL)
+    Leash(monkeypatch, "load").delay_s = 0.005
     insert = PrefixCache.insert
     tree = engine.scheduler.tree_cache
     faulty = _now_and_then(tree.insert, after)

@@ -60,6 +60,7 @@ def test_random_events_and_faults(
     monkeypatch: pytest.MonkeyPatch,
     overlap: bool,
 ) -> None:
+    monkeypatch.setitem(PrefixStore.__init__.__kwdefaults__, "group_bytes", 1)
     right = expected([Asked(one.rid, one.prompt, one.new) for one in PROMPTS])
     monkeypatch.setattr(test_bridge_fuzz, "PASSES", PASSES)
     engine = drive(
@@ -77,8 +78,10 @@ def test_random_events_and_faults(
     )
     Tyrant(monkeypatch, seed=overlap, share=0.03)
     draw = random.Random(overlap)
-    for direction in ("load", "save"):
-        Leash(monkeypatch, direction).delay_s = 0.01
+    leashes = [Leash(monkeypatch, direction) for direction in ("load", "save")]
+    for leash in leashes:
+        leash.delay_s = 0.005
+    residency = residency_of(engine)
     faults = Faults(monkeypatch, overlap)
     storm = Storm(engine, seed=20 + overlap)
 
@@ -86,7 +89,12 @@ def test_random_events_and_faults(
         faults.are_on = False  # the test itself looks into the tree
         storm.wrong.extend(inconsistencies(engine))
         if draw.random() < 0.01:
-            residency_of(engine).give_way(())
+            residency.give_way(())
+        if draw.random() < 0.02:
+            draw.choice(leashes).fails = 1
+        if draw.random() < 0.1:
+            when = {"layer_wise": draw.choice(["idle", "always", "always", "never"])}
+            residency._settings = residency._settings.model_copy(update=when)
         faults.are_on = True
         return storm.on_pass(engine)
 
@@ -99,10 +107,12 @@ def test_random_events_and_faults(
     assert storm.wrong == []
     assert left_over(engine) == {}
     at_rest(engine)
-    residency = residency_of(engine)
     counts = residency.store.counts()
     assert counts.saves > 5
     assert counts.loads > 5
+    assert counts.failures > 2
+    assert residency._layers is not None
+    assert residency._layers.overtaken > 5
     assert len(set(faults.seen)) > len(STEPS) / 2
     for rid, ids in storm.answers.items():
         answer = right[storm.sent[rid].rid]

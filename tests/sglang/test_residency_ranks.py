@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from functools import partial
+from functools import partial, partialmethod
 from typing import TYPE_CHECKING, Any
 
 import driving
@@ -12,6 +12,7 @@ import pytest
 from driving import Asked, bridge_of, left_over, token_ids
 from ranks import run_ranks
 from residents import COPIES, POOL, at_rest, inconsistencies, load, residency_of, trickle
+from topas.sglang.prefixes import KvBuffers
 from topas.sglang.prefixes.backends import CpuLane
 
 if TYPE_CHECKING:
@@ -20,8 +21,14 @@ if TYPE_CHECKING:
     from engine import InProcessEngine
 
 
+def one_layer_a_group(buffers: KvBuffers, groups: Any, tokens: int, group_bytes: int) -> Any:
+    """Take the place of ``KvBuffers.groups``."""
+    return groups(buffers, tokens, 1)
+
+
 def disturb(delay_s: dict[str, float], fails: dict[str, int]) -> None:
-    """Slow this process's copies down, and let one of each direction fail."""
+    """Slow this process's copies down, let one of each direction fail, take layers one by one."""
+    KvBuffers.groups = partialmethod(one_layer_a_group, KvBuffers.groups)
     copy_group = CpuLane.copy_group
     counts = {"load": 0, "save": 0}
 
@@ -61,6 +68,7 @@ def serve(engine: InProcessEngine, asked: list[Asked], slow: int, fails: int) ->
         "steps": steps,
         "copies": (counts.saves, counts.loads),
         "failed here": counts.failures,
+        "overtaken": residency._layers.overtaken if residency._layers else 0,
         "failures": dict(residency.failures),
         "host": {key: state.value for key, state in residency.store.agents().items()},
         "rate": residency.load_bytes_per_s,
@@ -73,7 +81,10 @@ def serve(engine: InProcessEngine, asked: list[Asked], slow: int, fails: int) ->
     }
 
 
-@pytest.mark.parametrize(("overlap", "slow", "fails"), [(False, 1, -1), (True, 0, 1), (True, 1, 0)])
+@pytest.mark.parametrize(
+    ("overlap", "slow", "fails", "layer_wise"),
+    [(False, 1, -1, "always"), (True, 0, 1, "never"), (True, 1, 0, "always")],
+)
 def test_two_ranks_pin_and_copy_alike(
     model: Path,
     expected: driving.Expected,
@@ -81,9 +92,11 @@ def test_two_ranks_pin_and_copy_alike(
     overlap: bool,
     slow: int,
     fails: int,
+    layer_wise: str,
 ) -> None:
     path = tmp_path / "topas.json"
-    path.write_text(json.dumps(COPIES))
+    copies = {**COPIES["prefix_copies"], "layer_wise": layer_wise}
+    path.write_text(json.dumps({"prefix_copies": copies}))
     asked = load()
     answers = expected(asked)
     first, second = run_ranks(
@@ -98,6 +111,8 @@ def test_two_ranks_pin_and_copy_alike(
     assert here == [2 * (fails == rank) for rank in (0, 1)]
     copies = [first.pop("copies"), second.pop("copies")]
     assert min(min(copies)) >= 3
+    overtaken = [first.pop("overtaken"), second.pop("overtaken")]
+    assert (max(overtaken) > 0) is (layer_wise == "always")
     assert first == second
     assert first["rate"] > 0.0
     assert first["costs"]["swap_bytes_per_s"] == first["rate"]

@@ -157,27 +157,33 @@ class PrefixCache:
         self.in_transit -= len(slots)
         self._allocator.free(slots)
 
-    def insert(self, tokens: Tokens, namespace: Namespace, slots: Any) -> None:
-        """Slots in transit hold the KV of these tokens now: they are the tree's, or free.
+    def joined(self, match: Match, slots: Any) -> Any:
+        """The slots of a match and more after them, int64, shape [match.length + more]."""
+        import torch  # type: ignore[import-not-found, unused-ignore]
 
-        If SGLang raises, those that the tree has not taken are free.
+        return torch.cat([self.slots(match), slots])
+
+    def insert(self, tokens: Tokens, namespace: Namespace, slots: Any, there: int = 0) -> None:
+        """Slots in transit are for the KV of these tokens: they are the tree's now, or free.
+
+        Of the slots, int64, shape [tokens], the first ``there`` are those that the tree has. If
+        SGLang raises, all others are in transit still, in the tree or not: see :meth:`give_back`.
         """
         from sglang.srt.mem_cache.base_prefix_cache import InsertParams
 
         key = self._key(tokens, namespace)
-        try:
-            result = self._tree.insert(InsertParams(key=key, value=slots.clone()))
-        except Exception:
-            self._free_all_but(slots, self.slots(self.match(tokens, namespace)))
-            raise
-        self.in_transit -= len(slots)
-        if not self._is_unified and result.prefix_len:
-            self._allocator.free(slots[: result.prefix_len])
+        result = self._tree.insert(
+            InsertParams(key=key, value=slots.clone(), prev_prefix_len=there)
+        )
+        self.in_transit -= len(slots) - there
+        if not self._is_unified and result.prefix_len > there:
+            self._allocator.free(slots[there : result.prefix_len])
 
-    def _free_all_but(self, slots: Any, taken: Any) -> None:
-        there = set(taken.tolist())
-        left = [at for at, slot in enumerate(slots.tolist()) if slot not in there]
-        self.in_transit -= len(slots)
+    def give_back(self, tokens: Tokens, namespace: Namespace, slots: Any, there: int = 0) -> None:
+        """After :meth:`insert` has raised: the tree keeps what it took, all others are free."""
+        taken = set(self.slots(self.match(tokens, namespace)).tolist())
+        left = [at for at, slot in enumerate(slots.tolist()) if slot not in taken and at >= there]
+        self.in_transit -= len(slots) - there
         self._allocator.free(slots[left])
 
     def drop(self, tokens: Tokens, namespace: Namespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from topas.sglang.agents import Agents, Namespace
 from topas.sglang.heads import Tokens
@@ -69,6 +70,9 @@ class NoCopies:
         is_idle : bool
             Nothing runs: nobody but pins and loads can make room.
         """
+
+    def launched(self, batch: Any) -> None:
+        """SGLang has put a batch together, or ``None``: it may read what is being copied in."""
 
     def admitted(self) -> None:
         """SGLang has admitted requests: what gave way may be wanted again."""

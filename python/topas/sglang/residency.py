@@ -1,16 +1,7 @@
 """Static prefixes in the engine: pinned while the core has them resident, copied in and out.
 
-What is resident the core decides; here that is carried out. A prefix is known by its contents, its
-token ids in a namespace of the cache: agents that have the same share one.
-
-======== ==================================== ============================ ======================
-phase    in the tree                          in the store                 slots
-======== ==================================== ============================ ======================
-pinned   locked                               on the device, perhaps       the tree's, locked
-                                              being saved
-coming   not (or not wholly)                  being loaded                 in transit
-neither  perhaps, for SGLang to evict         on the host, or absent       the tree's, or free
-======== ==================================== ============================ ======================
+What is resident the core decides; here is what follows from it in each pass, step by step as
+:class:`~topas.sglang.holdings.Holdings` takes them.
 
 Nothing here raises: where a step fails the prefix is left to SGLang, which computes it as it would
 without topas, and slots and locks are what they were before.
@@ -18,28 +9,24 @@ without topas, and slots and locks are what they were before.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from topas.errors import CapacityError, StateError
 from topas.sglang.agents import Agents, Namespace
-from topas.sglang.cache import Match
 from topas.sglang.clock import RankClock
 from topas.sglang.costs import CostMeter
 from topas.sglang.flights import Flights
 from topas.sglang.heads import Tokens
+from topas.sglang.holdings import Holdings, StaticPrefix
+from topas.sglang.layers import LayerWaits
 from topas.sglang.metrics import Copies, Counts
 from topas.sglang.no_copies import NoCopies
-from topas.sglang.once import OnceLog
-from topas.sglang.settings import Settings
+from topas.sglang.settings import PrefixCopies, Settings
 from topas.sglang.view import View
 
 if TYPE_CHECKING:
@@ -48,36 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["Residency", "residency_of"]
 
 logger = logging.getLogger(__name__)
-
-# States of a prefix in the store, by value: its module needs torch.
-_UNSAVED, _ON_HOST = "resident", "on host"
-_ON_DEVICE = (_UNSAVED, "resident and on host")
-
-
-@dataclass(frozen=True)
-class _Prefix:
-    """A static prefix, by its contents."""
-
-    tokens: Tokens = field(repr=False)
-    namespace: Namespace
-    key: str
-
-    @classmethod
-    def of(cls, tokens: Tokens, namespace: Namespace) -> _Prefix:
-        digest = blake2b(repr(namespace).encode(), digest_size=16)
-        digest.update(tokens.tobytes())
-        return cls(tokens, namespace, digest.hexdigest())
-
-
-@dataclass
-class _Held:
-    """A prefix that is pinned (it has a lock) or coming (it has slots)."""
-
-    prefix: _Prefix
-    lock: Any = None
-    slots: Any = None
-    is_leaving: bool = False  # as soon as its copy to the host is made
-    frees: bool = False  # its slots when it leaves
 
 
 class Residency(NoCopies):
@@ -93,12 +50,18 @@ class Residency(NoCopies):
         Those of the store.
     flights : Flights
         Tells which copies are over.
+    settings : PrefixCopies
+        What the user wants.
+    layers : LayerWaits or None
+        Lets requests read a prefix that arrives; None: none can.
 
     Attributes
     ----------
     store, buffers
         As given: ``store.counts()``, ``buffers.bytes_per_token``. What the store measures differs
         between ranks: ``load_bytes_per_s`` is what decisions may hang on.
+    holdings : Holdings
+        What is pinned and what is being loaded.
     gave_way : int
         How often a pin or a load gave way to what SGLang needed the room for.
     failures : Counter of str
@@ -106,25 +69,33 @@ class Residency(NoCopies):
     """
 
     def __init__(
-        self, view: View, store: PrefixStore, buffers: KvBuffers, flights: Flights
+        self,
+        view: View,
+        store: PrefixStore,
+        buffers: KvBuffers,
+        flights: Flights,
+        settings: PrefixCopies,
+        layers: LayerWaits | None = None,
     ) -> None:
         super().__init__(view)
         self.store = store
         self.buffers = buffers
+        self.holdings = Holdings(view.cache, store, flights, layers)
         self.gave_way = 0
-        self.failures: Counter[str] = Counter()
+        self.failures: Counter[str] = self.holdings.failures
         self._cache = view.cache
         self._flights = flights
-        self._held: dict[str, _Held] = {}
-        self._wanted: dict[str, _Prefix] = {}  # what the core has resident, by key
-        self._prefixes: dict[str, _Prefix] = {}  # by agent
+        self._settings = settings
+        self._layers = layers
+        self._wanted: dict[str, StaticPrefix] = {}  # what the core has resident, by key
+        self._prefixes: dict[str, StaticPrefix] = {}  # by agent
         self._no_room: set[str] = set()  # wanted, on the host, and there was no room so far
         self._left_alone: set[str] = set()  # wanted, but for now SGLang's business
-        self._fresh: set[str] = set()  # loaded in this pass
-        self._to_free: dict[str, _Prefix] = {}  # have left, for others that wait for the room
+        self._fresh: set[str] = set()  # of use since this pass or the last
+        self._to_free: dict[str, StaticPrefix] = {}  # have left
+        self.holdings.left = lambda prefix: self._to_free.update({prefix.key: prefix})
         self._needs = 0
         self._in_use: Callable[[], Iterable[str]] = tuple
-        self._log = OnceLog(logger, "a prefix is left to SGLang")
         self._is_due = False
         self._has_progressed = False
         self._close = weakref.finalize(self, store.close)
@@ -134,29 +105,24 @@ class Residency(NoCopies):
     @property
     def pinned(self) -> tuple[int, int]:
         """How many prefixes are pinned, and their tokens."""
-        return self._sum(lambda held: held.lock is not None)
+        return self.holdings.pinned
 
     @property
     def loading(self) -> tuple[int, int]:
         """How many prefixes are being loaded, and their tokens."""
-        return self._sum(lambda held: held.lock is None)
+        return self.holdings.loading
 
     @property
     def load_bytes_per_s(self) -> float | None:
         """Bytes a second of loads, the same on all ranks; None before the first."""
         return self._flights.rate
 
-    def _sum(self, counts: Callable[[_Held], bool]) -> tuple[int, int]:
-        lengths = [len(held.prefix.tokens) for held in self._held.values() if counts(held)]
-        return len(lengths), sum(lengths)
-
     def is_coming(self, agent: str) -> bool:
         """See :class:`NoCopies`."""
         prefix = self._prefixes.get(agent)
         if prefix is None:
             return False
-        held = self._held.get(prefix.key)
-        return prefix.key in self._no_room or (held is not None and held.lock is None)
+        return prefix.key in self._no_room or self.holdings.is_coming(prefix.key)
 
     def is_promised(self, agent: str) -> bool:
         """See :class:`NoCopies`."""
@@ -165,7 +131,7 @@ class Residency(NoCopies):
 
     def holds(self, tokens: Tokens, namespace: Namespace) -> int:
         """See :class:`NoCopies`."""
-        for held in self._held.values():
+        for held in self.holdings.held.values():
             prefix = held.prefix
             if (
                 held.lock is None
@@ -182,14 +148,14 @@ class Residency(NoCopies):
         for key, is_well in self._flights.over():
             self._is_due = True
             self._fresh.add(key)
-            self._try(key, self._landed, self._held[key], is_well)
+            self._try(key, self.holdings.landed, key, is_well)
         self._needs, self._in_use = needs, in_use
         self._leave_room()
 
     def _leave_room(self) -> None:
         """SGLang must find what running requests need: a chunk that it cannot place is the end."""
         for used in (self._in_use, tuple):
-            if self._held and self._cache.room < self._needs:
+            if self.holdings.held and self._cache.room < self._needs:
                 self.give_way(used())
 
     def decided(self, resident: Iterable[str], agents: Agents) -> None:
@@ -202,8 +168,8 @@ class Residency(NoCopies):
         self._give_up({a: p.key for a, p in before.items() if p.key not in self._wanted}, agents)
         for key in self._wanted:
             self.store.touch(key)
-            if key in self._held:
-                self._held[key].is_leaving = False
+            if key in self.holdings:
+                self.holdings.held[key].is_leaving = False
         self._no_room &= self._wanted.keys()
         if self._has_progressed:
             self._left_alone.clear()
@@ -214,16 +180,17 @@ class Residency(NoCopies):
         """What is held and not wanted leaves; ``gone``: keys no longer wanted, by their agents."""
         for agent, key in gone.items():
             if agent in self._prefixes:  # it has another one now
-                self._try(key, self._outdate, key)
+                self._try(key, self.holdings.outdate, key)
         waited_for = {key for agent, key in gone.items() if agents.is_live(agent)}
-        for key in [key for key in self._held if key not in self._wanted]:
-            self._try(key, self._leave, self._held[key], key in waited_for)
+        for key, held in list(self.holdings.held.items()):
+            if key not in self._wanted:
+                self._try(key, self.holdings.leave, held, key in waited_for)
 
     @staticmethod
-    def _known(before: _Prefix | None, tokens: Tokens, namespace: Namespace) -> _Prefix:
+    def _known(before: StaticPrefix | None, tokens: Tokens, namespace: Namespace) -> StaticPrefix:
         if before is not None and np.array_equal(before.tokens, tokens):
             return before
-        return _Prefix.of(tokens, namespace)
+        return StaticPrefix.of(tokens, namespace)
 
     def computed(self) -> None:
         """See :class:`NoCopies`."""
@@ -240,10 +207,27 @@ class Residency(NoCopies):
         absent = [prefix for prefix in missing if not self._try(prefix.key, self._pin, prefix)]
         for prefix in absent:
             if not self._is_settled(prefix.key):
-                self._try(prefix.key, self._load, prefix)
+                self._try(prefix.key, self._load, prefix, is_idle)
         if self._no_room and is_idle and self.loading[0] == 0:
             self._make_room()
         self._leave_room()
+
+    def _pin(self, prefix: StaticPrefix) -> bool:
+        is_pinned = self.holdings.pin(prefix)
+        if is_pinned:
+            self._no_room.discard(prefix.key)
+        return is_pinned
+
+    def _load(self, prefix: StaticPrefix, is_idle: bool) -> None:
+        """Begin to copy a prefix in, if there is a copy and room for it."""
+        key, when = prefix.key, self._settings.layer_wise
+        at_once = when == "always" or (when == "idle" and is_idle)
+        if self.holdings.is_on_host(key) and not self.holdings.load(prefix, self._needs, at_once):
+            self._no_room.add(key)
+            return
+        self._no_room.discard(key)
+        if key in self.holdings and not self.holdings.is_coming(key):
+            self._fresh.add(key)
 
     def _free_what_left(self) -> None:
         while self._to_free:
@@ -259,11 +243,16 @@ class Residency(NoCopies):
         stuck = [self._wanted[key] for key in sorted(self._no_room)]
         self.give_way(())
         for prefix in stuck:
-            self._try(prefix.key, self._load, prefix)
+            self._try(prefix.key, self._load, prefix, True)
         self._no_room.clear()
 
     def _is_settled(self, key: str) -> bool:
-        return key in self._held or key in self._left_alone
+        return key in self.holdings or key in self._left_alone
+
+    def launched(self, batch: Any) -> None:
+        """See :class:`NoCopies`."""
+        if self._layers is not None and batch is not None:
+            self._layers.admit(batch, self._view.prompts(batch))
 
     def admitted(self) -> None:
         """See :class:`NoCopies`."""
@@ -272,9 +261,9 @@ class Residency(NoCopies):
     def give_way(self, in_use: Iterable[str]) -> None:
         """See :class:`NoCopies`."""
         used = {prefix.key for agent in in_use if (prefix := self._prefixes.get(agent))}
-        for key in [key for key in self._held if key not in used]:
+        for key in [key for key in self.holdings.held if key not in used]:
             self.gave_way += 1
-            self._try(key, self._let_go, key)
+            self._try(key, self.holdings.let_go, key)
         self._left_alone |= (self._wanted.keys() - used) | self._no_room
         self._no_room.clear()
         self._has_progressed = False
@@ -296,16 +285,13 @@ class Residency(NoCopies):
 
     def reset(self) -> None:
         """See :class:`NoCopies`."""
-        for key in list(self._held):
-            self._try(key, self._let_go, key)
+        for key in list(self.holdings.held):
+            self._try(key, self.holdings.let_go, key)
         self._forget_wishes()
 
     def flushed(self) -> None:
         """See :class:`NoCopies`."""
-        self._flights.clear()
-        self._held.clear()
-        self._cache.in_transit = 0
-        self.store.flush()
+        self.holdings.flushed()
         self._forget_wishes()
 
     def _forget_wishes(self) -> None:
@@ -324,140 +310,10 @@ class Residency(NoCopies):
         try:
             return step(*args)
         except Exception as error:
-            self.failures[self._log(error)] += 1
+            self.failures[self.holdings.log(error)] += 1
             self._left_alone.add(key)
             self._has_progressed = False
             return None
-
-    # -- pins
-
-    def _pin(self, prefix: _Prefix) -> bool:
-        """Lock a prefix, if the tree has all of it, and have it copied if it never was."""
-        match = self._cache.match(prefix.tokens, prefix.namespace)
-        if match.length < len(prefix.tokens):
-            return False
-        lock = self._cache.lock(match)
-        try:
-            self._place(prefix, match)
-        except Exception:
-            self._cache.unlock(lock)
-            raise
-        self._held[prefix.key] = _Held(prefix, lock)
-        self._no_room.discard(prefix.key)
-        self._save(prefix.key)
-        return True
-
-    def _place(self, prefix: _Prefix, match: Match) -> None:
-        slots = self._cache.slots(match)
-        self.store.place(prefix.key, prefix.tokens.tolist(), slots)
-
-    def _save(self, key: str) -> None:
-        if self.store.state(key) != _UNSAVED:
-            return  # there is a copy
-        self._flights.settle()
-        try:
-            self._flights.add(key, self.store.save(key))
-        except CapacityError as error:  # no room on the host: recomputed when it comes back
-            self.failures[self._log(error)] += 1
-
-    def _leave(self, held: _Held, frees: bool) -> None:
-        """The core has let a prefix go; ``frees``: its slots at once, for requests wait for it."""
-        if held.lock is None:
-            self._let_go(held.prefix.key)
-        elif held.prefix.key in self._flights:
-            held.is_leaving, held.frees = True, frees
-        else:
-            self._unpin(held)
-            if frees:  # once the preempted requests that still lock it are released
-                self._to_free[held.prefix.key] = held.prefix
-
-    def _unpin(self, held: _Held) -> None:
-        del self._held[held.prefix.key]
-        try:
-            self.store.release(held.prefix.key)
-        finally:
-            self._cache.unlock(held.lock)
-
-    # -- copies
-
-    def _load(self, prefix: _Prefix) -> None:
-        """Begin to copy a prefix in, if there is a copy and room for it."""
-        if self.store.state(prefix.key) != _ON_HOST:
-            self._no_room.discard(prefix.key)
-            return
-        count = len(prefix.tokens)
-        has_room = self._cache.room >= count + self._needs
-        slots = self._cache.allocate(count) if has_room else None
-        if slots is None:
-            self._no_room.add(prefix.key)
-            return
-        try:
-            transfer = self.store.load(prefix.key, slots)
-        except Exception:
-            self._cache.free(slots)
-            raise
-        self._no_room.discard(prefix.key)
-        self._held[prefix.key] = _Held(prefix, slots=slots)
-        self._flights.add(prefix.key, transfer)
-
-    def _landed(self, held: _Held, is_well: bool) -> None:
-        key = held.prefix.key
-        if held.lock is None:
-            self._loaded(held, is_well)
-            return
-        if not is_well:
-            self._copy_failed(key)
-            self._drop_copy(key)
-            self._place(held.prefix, self._cache.match(held.prefix.tokens, held.prefix.namespace))
-        if held.is_leaving:
-            self._leave(held, held.frees)
-
-    def _loaded(self, held: _Held, is_well: bool) -> None:
-        prefix = held.prefix
-        del self._held[prefix.key]
-        if not is_well:
-            self._copy_failed(prefix.key)
-            self._drop_copy(prefix.key)
-            self._cache.free(held.slots)
-            return
-        self.store.release(prefix.key)  # the tree may prefer slots that it has already
-        self._cache.insert(prefix.tokens, prefix.namespace, held.slots)
-        self._pin(prefix)
-
-    def _copy_failed(self, key: str) -> None:
-        logger.error("topas: the copy of prefix %s failed", key)
-        self.failures["CopyError"] += 1
-
-    def _let_go(self, key: str) -> None:
-        """Give a prefix up at once, whatever is under way; the tree may evict what it has of it."""
-        held = self._held.pop(key)
-        try:
-            if key in self._flights:
-                self._flights.forget(key)
-                with contextlib.suppress(StateError):  # it has ended just now
-                    self.store.cancel(key)
-                if held.lock is not None:  # a save: whether it was made differs between ranks
-                    self._drop_copy(key)
-            if self.store.state(key) in _ON_DEVICE:
-                self.store.release(key)
-        finally:
-            if held.lock is None:
-                self._cache.free(held.slots)
-            else:
-                self._cache.unlock(held.lock)
-
-    def _outdate(self, key: str) -> None:
-        """The prompts of an agent share less than they did: nobody has this prefix any more."""
-        if key in self._held:
-            self._let_go(key)
-        self._drop_copy(key)
-
-    def _drop_copy(self, key: str) -> None:
-        """Nothing is left of a prefix in the store, whether its copy went well here or not."""
-        if self.store.state(key) in _ON_DEVICE:
-            self.store.release(key)
-        if self.store.state(key) == _ON_HOST:
-            self.store.forget(key)
 
 
 def residency_of(view: View, settings: Settings, clock: RankClock, costs: CostMeter) -> NoCopies:
@@ -470,14 +326,15 @@ def residency_of(view: View, settings: Settings, clock: RankClock, costs: CostMe
     ConfigError, ArgumentError
         The KV pool has buffers that cannot be copied, or is on a device without a backend.
     """
-    if settings.prefix_copies is None:
+    copies = settings.prefix_copies
+    if copies is None:
         return NoCopies(view)
     from topas.sglang.prefixes import KvBuffers, PrefixStore
 
     buffers = KvBuffers.of_pool(view.cache.pool)
     store = PrefixStore(
         buffers,
-        host_bytes=settings.prefix_copies.host_bytes,
+        host_bytes=copies.host_bytes,
         page_size=view.page_size,
         backend=view.copy_backend(buffers.device),
     )
@@ -485,4 +342,11 @@ def residency_of(view: View, settings: Settings, clock: RankClock, costs: CostMe
     all_well = view.all_well if view.ranks > 1 else None
     flights = Flights(clock, all_well, lambda: store.measured_bandwidth("load"))
     costs.copy_prefixes(buffers.bytes_per_token, lambda: flights.rate)
-    return Residency(view, store, buffers, flights)
+    layers = None
+    if copies.layer_wise != "never":
+        if reason := view.reason_against_layer_waits():
+            logger.warning("topas: prefixes are loaded as a whole before they are used: %s", reason)
+        else:
+            layers = LayerWaits(buffers.layers, store)
+            view.ask_before_layers(layers)
+    return Residency(view, store, buffers, flights, copies, layers)

@@ -41,11 +41,15 @@ class PrefixCopies(BaseModel):
     ----------
     host_bytes : int
         Host memory for copies, bytes; each tensor-parallel rank takes so much.
+    layer_wise : {"idle", "always", "never"}
+        When a request may start while its prefix is copied in, each layer waiting for its copy: if
+        nothing runs that would have to wait with it, always, or never.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     host_bytes: int = Field(ge=1)
+    layer_wise: Literal["idle", "always", "never"] = "idle"
 
 
 class Settings(BaseModel):

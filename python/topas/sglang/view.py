@@ -1,4 +1,6 @@
-"""SGLang's scheduler as the bridge sees it; with :mod:`topas.sglang.cache` all that knows SGLang.
+"""SGLang's scheduler as the bridge sees it.
+
+With :mod:`topas.sglang.cache` and :mod:`topas.sglang.layers` this is all that knows SGLang.
 
 How versions differ:
 
@@ -262,6 +264,29 @@ class View:
         from topas.sglang.prefixes import CudaBackend
 
         return CudaBackend(device, compute_stream=getattr(self.scheduler, "forward_stream", None))
+
+    @staticmethod
+    def prompts(batch: Any) -> list[Any]:
+        """The prompts of a batch: of each request its token ids, a sequence of int."""
+        return [req.origin_input_ids for req in batch.reqs]
+
+    def reason_against_layer_waits(self) -> str | None:
+        """Why a forward pass cannot wait for one layer of the KV pool at a time; None if it can."""
+        for owner, name in (
+            (self.cache.pool, "register_layer_transfer_counter"),
+            (self.scheduler.tp_worker, "register_hicache_layer_transfer_counter"),
+        ):
+            if not hasattr(owner, name):
+                return f"{type(owner).__name__} has no {name}"
+        graphs = getattr(self.scheduler.tp_worker.model_runner, "prefill_cuda_graph_runner", None)
+        if getattr(graphs, "_is_full_backend", False):  # where each layer breaks them it can wait
+            return "whole prefills are captured in CUDA graphs"
+        return None
+
+    def ask_before_layers(self, counter: Any) -> None:
+        """From now on attention asks a counter before it reads a layer (``LayerWaits``)."""
+        self.cache.pool.register_layer_transfer_counter(counter)
+        self.scheduler.tp_worker.register_hicache_layer_transfer_counter(counter)
 
     @property
     def ranks(self) -> int:

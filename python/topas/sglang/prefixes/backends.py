@@ -16,7 +16,9 @@ from topas.sglang.prefixes.arena import HostCopy
 from topas.sglang.prefixes.buffers import KvBuffers
 from topas.sglang.prefixes.counts import Direction
 
-__all__ = ["Backend", "CopyJob", "CpuBackend", "Lane", "Mark"]
+__all__ = ["Backend", "CopyJob", "CpuBackend", "Lane", "Mark", "copy_rows"]
+
+_STEP = 1024  # tokens that are copied at a time where there may be little memory
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,22 @@ class CopyJob:
         Device slots of the prefix, int64, shape [tokens], on the host or on the device.
     host : HostCopy
         The other end.
+    skip : int
+        Tokens at the beginning that a load leaves alone: their slots hold their KV.
+    is_shared : bool
+        Whether others may use the slots of a load before it is over.
     """
 
     direction: Direction
     slots: torch.Tensor
     host: HostCopy
+    skip: int = 0
+    is_shared: bool = False
+
+    @property
+    def filled(self) -> torch.Tensor:
+        """The slots that a load fills, int64, shape [tokens - skip]."""
+        return self.slots[self.skip :]
 
 
 class Mark(Protocol):
@@ -138,7 +151,7 @@ class CpuLane:
             if job.direction == "save":
                 torch.index_select(rows, 0, job.slots, out=part)
             else:
-                rows.index_copy_(0, job.slots, part)
+                rows.index_copy_(0, job.filled, part[job.skip :])
         return CpuMark(time.perf_counter())
 
     def drain(self) -> None:
@@ -150,3 +163,14 @@ class CpuLane:
         assert isinstance(first, CpuMark)
         assert isinstance(last, CpuMark)
         return last.time_s - first.time_s
+
+
+def copy_rows(buffers: KvBuffers, job: CopyJob) -> None:
+    """Do all that a load has to do, at once and on the current stream."""
+    with torch.inference_mode():
+        for index, group in enumerate(job.host.groups):
+            for rows, part in buffers.parts(group, job.host.memory[index]):
+                for begin in range(job.skip, len(job.slots), _STEP):
+                    some = slice(begin, begin + _STEP)
+                    slots = job.slots[some].to(rows.device)
+                    rows.index_copy_(0, slots, part[some].to(rows.device))

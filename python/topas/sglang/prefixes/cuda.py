@@ -18,11 +18,12 @@ from typing import Any
 
 import torch  # type: ignore[import-not-found, unused-ignore]
 
-from topas.sglang.prefixes.backends import CopyJob, Mark
+from topas.errors import ArgumentError
+from topas.sglang.prefixes.backends import Backend, CopyJob, CpuBackend, Mark
 from topas.sglang.prefixes.buffers import KvBuffers
 from topas.sglang.prefixes.counts import Direction
 
-__all__ = ["CudaBackend"]
+__all__ = ["CudaBackend", "backend_of"]
 
 
 class CudaMark:
@@ -143,7 +144,7 @@ class CudaLane:
         with torch.cuda.stream(second):
             if job.direction == "load":
                 for rows, part in self._buffers.parts(group, staging):
-                    rows.index_copy_(0, slots, part)
+                    rows.index_copy_(0, slots[job.skip :], part[job.skip :])
             else:
                 memory.copy_(staging, non_blocking=True)
         mark = CudaMark(self._device, second)
@@ -171,3 +172,18 @@ class CudaLane:
                     self._staging[place] = torch.empty(
                         nbytes, dtype=torch.uint8, device=self._device
                     )
+
+
+def backend_of(buffers: KvBuffers) -> Backend:
+    """The backend that goes with the device of the buffers.
+
+    Raises
+    ------
+    ArgumentError
+        There is none.
+    """
+    if buffers.device.type == "cpu":
+        return CpuBackend()
+    if buffers.device.type == "cuda":
+        return CudaBackend(buffers.device)
+    raise ArgumentError(f"buffers: there is no backend for device {buffers.device}")

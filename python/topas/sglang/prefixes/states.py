@@ -26,6 +26,7 @@ class Residency(str, Enum):
     RESIDENT_AND_HOST = "resident and on host"
     HOST = "on host"
     LOADING = "loading"
+    TORN = "torn"
 
 
 _S = Residency
@@ -42,11 +43,14 @@ _STEPS: dict[str, dict[Residency, Residency]] = {
         _S.RESIDENT: _S.ABSENT,
         _S.RESIDENT_AND_HOST: _S.ABSENT,
         _S.HOST: _S.ABSENT,
+        _S.TORN: _S.ABSENT,
     },
     "end a save": {_S.SAVING: _S.RESIDENT_AND_HOST, _S.EVICTING: _S.HOST},
     "give up a save": {_S.SAVING: _S.RESIDENT, _S.EVICTING: _S.RESIDENT},
     "end a load": {_S.LOADING: _S.RESIDENT_AND_HOST},
     "give up a load": {_S.LOADING: _S.HOST},
+    "tear a load": {_S.LOADING: _S.TORN},
+    "mend": {_S.TORN: _S.RESIDENT_AND_HOST},
 }
 
 _READABLE = {_S.RESIDENT, _S.SAVING, _S.RESIDENT_AND_HOST}
@@ -70,7 +74,8 @@ class Prefix:
     state : Residency
         Where its KV is.
     slots : torch.Tensor or None
-        Its device slots, shape [tokens]; in ``loading`` those that are being filled.
+        Its device slots, shape [tokens]; in ``loading`` those that are being filled, in ``torn``
+        those that were not all filled.
     host : HostCopy or None
         Its copy in host memory; in ``saving`` and ``evicting`` the one that is being filled.
     transfer : Transfer or None
@@ -94,6 +99,11 @@ class Prefix:
     def is_in_flight(self) -> bool:
         """Whether a copy is under way."""
         return self.state in _IN_FLIGHT
+
+    @property
+    def may_lose_host(self) -> bool:
+        """Whether its host copy may go for others."""
+        return self.state in _STEPS["drop the host copy"]
 
     def check(self, operation: str) -> None:
         """Raise :class:`StateError` if the operation is not legal in the present state."""
@@ -162,3 +172,11 @@ class Prefix:
         """``loading`` -> ``on host``: failed or cancelled."""
         self._step("give up a load")
         self.slots = None
+
+    def torn(self) -> None:
+        """``loading`` -> ``torn``: failed or cancelled, and others may read the slots."""
+        self._step("tear a load")
+
+    def mended(self) -> None:
+        """``torn`` -> ``resident and on host``."""
+        self._step("mend")

@@ -12,10 +12,10 @@ import torch  # type: ignore[import-not-found, unused-ignore]
 
 from topas.errors import ArgumentError, CapacityError, StateError
 from topas.sglang.prefixes.arena import HostArena, HostCopy, padded
-from topas.sglang.prefixes.backends import Backend, CopyJob, CpuBackend
+from topas.sglang.prefixes.backends import Backend, CopyJob, copy_rows
 from topas.sglang.prefixes.buffers import KvBuffers
 from topas.sglang.prefixes.counts import CopyCounts, CopyMeter, Direction
-from topas.sglang.prefixes.cuda import CudaBackend
+from topas.sglang.prefixes.cuda import backend_of
 from topas.sglang.prefixes.slots import SlotChecks
 from topas.sglang.prefixes.states import Prefix, Residency
 from topas.sglang.prefixes.transfers import CopyWorker, Outcome, Transfer
@@ -69,7 +69,7 @@ class PrefixStore:
         self._buffers = buffers
         self._page_size = page_size
         self._group_bytes = group_bytes
-        self._backend = _backend_of(buffers) if backend is None else backend
+        self._backend = backend_of(buffers) if backend is None else backend
         lanes = {d: self._backend.lane(d, buffers) for d in _DIRECTIONS}
         self._memory: torch.Tensor | None = self._backend.host_memory(host_bytes)
         self._arena = HostArena(self._memory)
@@ -199,18 +199,25 @@ class PrefixStore:
             self._prune(prefix)
             return slots
 
-    def load(self, agent: str, slots: torch.Tensor) -> Transfer:
+    def load(
+        self, agent: str, slots: torch.Tensor, *, skip: int = 0, is_shared: bool = False
+    ) -> Transfer:
         """Start the copy from the host into slots that the caller has allocated.
 
         When :meth:`wait_for_layer` or ``wait`` of the transfer raises, the slots are the caller's
-        again and the prefix is ``on host``.
+        again and the prefix is ``on host``; if it is shared it is ``torn``, until :meth:`mend`.
 
         Parameters
         ----------
         agent : str
             Whose prefix.
         slots : torch.Tensor
-            As many as it has tokens (:meth:`length`), int64; of no other prefix here.
+            As many as it has tokens (:meth:`length`), int64; of no other prefix here, but for those
+            skipped.
+        skip : int
+            Tokens at the beginning whose KV is in their slots already; they are only read.
+        is_shared : bool
+            The caller cannot take the slots back, for others may read them as the layers come.
 
         Raises
         ------
@@ -226,11 +233,29 @@ class PrefixStore:
                     f"slots: {slots.numel()} for the {len(prefix.tokens)} tokens of {agent!r}"
                 )
             own = self._slots.checked(slots, len(prefix.tokens))
-            self._slots.check_free(own)
+            self._slots.check_free(own[skip:])
             fence = self._backend.fence()
             prefix.begin_load(own)
             self._slots.hold(own)
-            return self._start(prefix, "load", fence)
+            return self._start(prefix, "load", fence, skip, is_shared)
+
+    def mend(self, agent: str) -> None:
+        """Copy a ``torn`` prefix from the host once more, in order with the caller's stream.
+
+        Goes without the backend, a little at a time: slow, and of use where a copy has failed.
+
+        Raises
+        ------
+        StateError
+            The prefix is not ``torn``.
+        RuntimeError
+            Torch could not copy; the prefix is ``torn`` still.
+        """
+        with self._lock:
+            prefix = self._ready(agent, "mend")
+            assert prefix.transfer is not None
+            copy_rows(self._buffers, prefix.transfer.job)
+            prefix.mended()
 
     def wait_for_layer(self, agent: str, layer: int) -> None:
         """Let what the caller queues from now on read a layer of a prefix.
@@ -394,10 +419,10 @@ class PrefixStore:
         if prefix.state is Residency.ABSENT:
             self._prefixes.pop(prefix.agent, None)
 
-    def _start(self, prefix: Prefix, direction: Direction, fence: Any) -> Transfer:
+    def _start(self, prefix: Prefix, direction: Direction, fence: Any, *more: Any) -> Transfer:
         assert prefix.slots is not None
         assert prefix.host is not None
-        job = CopyJob(direction, prefix.slots, prefix.host)
+        job = CopyJob(direction, prefix.slots, prefix.host, *more)
         prefix.transfer = Transfer(prefix.agent, job, fence)
         self._prefixes.move_to_end(prefix.agent)
         self._workers[direction].submit(prefix.transfer)
@@ -407,7 +432,7 @@ class PrefixStore:
         """Host memory for a prefix; the least recently used copies go for it."""
         groups = self._buffers.groups(len(prefix.tokens), self._group_bytes)
         need = sum(padded(group.nbytes) for group in groups)
-        idle = [p for p in self._prefixes.values() if p.host is not None and not p.is_in_flight]
+        idle = [p for p in self._prefixes.values() if p.may_lose_host]
         free = self._arena.capacity - self._arena.used
         can_go = sum(p.host.taken for p in idle if p.host is not None)
         if need <= free + can_go:
@@ -443,14 +468,17 @@ class PrefixStore:
             else:
                 self._meter.counts.cancellations += 1
             if transfer.direction == "load":
-                self._load_over(prefix, outcome)
+                self._load_over(prefix, outcome, transfer.job.is_shared)
             else:
                 self._save_over(prefix, outcome)
             transfer.finish(outcome, error)
 
-    def _load_over(self, prefix: Prefix, outcome: Outcome) -> None:
+    def _load_over(self, prefix: Prefix, outcome: Outcome, is_shared: bool) -> None:
         if outcome is Outcome.DONE:
             prefix.loaded()
+            return
+        if is_shared:
+            prefix.torn()
             return
         assert prefix.slots is not None
         self._slots.let_go(prefix.slots)
@@ -470,11 +498,3 @@ class PrefixStore:
 
 
 _DIRECTIONS: tuple[Literal["save"], Literal["load"]] = ("save", "load")
-
-
-def _backend_of(buffers: KvBuffers) -> Backend:
-    if buffers.device.type == "cpu":
-        return CpuBackend()
-    if buffers.device.type == "cuda":
-        return CudaBackend(buffers.device)
-    raise ArgumentError(f"buffers: there is no backend for device {buffers.device}")

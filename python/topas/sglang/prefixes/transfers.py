@@ -73,6 +73,11 @@ class Transfer:
         """Whether it has ended, well or not; does not wait."""
         return self._outcome is not None
 
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended well; does not wait."""
+        return self._outcome is Outcome.DONE
+
     def wait(self) -> None:
         """Return when all is copied.
 
@@ -101,17 +106,30 @@ class Transfer:
         CopyError, CopyCancelled, StateError
             As for :meth:`wait`.
         """
+        if not self.reach_layer(layer):
+            with self._changed:
+                self._raise_unless_done()
+
+    def reach_layer(self, layer: int) -> bool:
+        """As :meth:`wait_for_layer`, but a copy that failed or was cancelled is told by False.
+
+        Raises
+        ------
+        ArgumentError
+            There is no such layer.
+        """
         groups = self.job.host.groups
         index = next((i for i, group in enumerate(groups) if layer in group.layers), None)
         if index is None:
             raise ArgumentError(f"layer: {layer} is not in 0..{groups[-1].layers[-1]}")
         with self._changed:
             self._changed.wait_for(lambda: self.is_over or len(self._marks) > index)
-            if self.is_over:
-                self._raise_unless_done()
+            if self.is_over and self._outcome is not Outcome.DONE:
+                return False
             mark = self._marks[index] if index < len(self._marks) else None
         if mark is not None:
             mark.hold_stream()
+        return True
 
     def _raise_unless_done(self) -> None:
         if self._outcome is Outcome.CANCELLED:
