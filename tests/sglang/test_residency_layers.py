@@ -210,6 +210,23 @@ def test_the_whole_is_waited_for_where_attention_asks_for_no_layer(
 # ---- who waits
 
 
+def is_through(engine: InProcessEngine, rid: str) -> bool:
+    return rid in engine.outputs and engine.outputs[rid].finish is not None
+
+
+def hide(
+    engine: InProcessEngine, patch: pytest.MonkeyPatch, rid: str, until: Callable[[], bool]
+) -> None:
+    """Let SGLang not see a request that it may admit."""
+    leaders = bridge_of(engine)._leaders
+    select = leaders.select
+
+    def selected(planned: Any) -> Any:
+        return [entry for entry in select(planned) if entry.req.rid != rid or until()]
+
+    patch.setattr(leaders, "select", selected)
+
+
 def test_others_decode_while_the_whole_is_waited_for(
     drive: driving.Start, expected: driving.Expected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,22 +272,14 @@ def test_a_batch_that_reads_other_prefixes_waits_for_nothing(
     leash = Leash(monkeypatch, "load")
     leash.go.clear()
     ONE.submit_to(engine)
-    shown = bridge_of(engine)._leaders.select
+    hide(engine, monkeypatch, "m", until=lambda: is_through(engine, "z"))
     served: list[bool] = []
-
-    def select(planned: Any) -> Any:
-        """SGLang sees the request only when the other one is through."""
-        entries = shown(planned)
-        through = "z" in engine.outputs and engine.outputs["z"].finish is not None
-        return entries if through else [e for e in entries if e.req.rid != "m"]
-
-    monkeypatch.setattr(bridge_of(engine)._leaders, "select", select)
 
     def on_pass(engine: InProcessEngine) -> None:
         agree(engine)
         if residency_of(engine).loading[0] and "z" not in engine.outputs:
             other.submit_to(engine)
-        if "z" in engine.outputs and engine.outputs["z"].finish is not None:
+        if is_through(engine, "z"):
             served.append(leash.go.is_set())
             leash.go.set()
 
@@ -278,6 +287,39 @@ def test_a_batch_that_reads_other_prefixes_waits_for_nothing(
     assert served[0] is False
     assert {rid: outputs[rid] for rid in answers} == answers
     assert engine.outputs["m"].cached_tokens == LENGTH
+    at_rest(engine)
+
+
+def test_who_computes_a_prefix_itself_is_handed_over_to_one_that_arrives(
+    drive: driving.Start, expected: driving.Expected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes between launch and result of the prompt: the decodes have to wait for it.
+
+    SGLang then finds the prefix in the tree, and lets the request go on with the slots there.
+    """
+    name = {"custom_params": {"agent_hints": {"agent_id": "new"}}}  # its prefix is not known yet
+    other = Asked("z", PREFIXES[0] + tokens(2, 60), 6, name)
+    answers = expected([ONE, other])
+    engine = drive(EARLY, max_total_tokens=900, disable_overlap_schedule=False)
+    warm(engine, PREFIXES[0], "a")
+    push_out(engine, 840)
+    leash = Leash(monkeypatch, "load")
+    leash.delay_s = 0.3
+    other.submit_to(engine)
+    mine: list[int] = []
+
+    def on_pass(engine: InProcessEngine) -> None:
+        agree(engine)
+        if not mine and "z" in driving.entries(engine) and driving.entries(engine)["z"].running:
+            mine.append(engine.passes)
+            ONE.submit_to(engine)
+
+    hide(engine, monkeypatch, "m", until=lambda: is_through(engine, "z"))
+    loads = driving.spy(monkeypatch, PrefixStore, "load")
+    outputs = driving.finish(engine, on_pass)
+    assert [skip for _, _, skip, _ in loads] == [0], "while nothing of it is in the tree"
+    assert {rid: outputs[rid] for rid in answers} == answers
+    settle(engine)
     at_rest(engine)
 
 
@@ -462,8 +504,7 @@ def test_a_copy_that_nobody_reads_and_that_cannot_be_made_again(
         mend(store, key)
 
     monkeypatch.setattr(PrefixStore, "mend", mending)
-    shown = bridge_of(engine)._leaders.select
-    monkeypatch.setattr(bridge_of(engine)._leaders, "select", lambda p: shown(p) if failed else [])
+    hide(engine, monkeypatch, "m", until=lambda: bool(failed))
     outputs = _answers_of(engine, [ONE])
     assert failed
     assert residency_of(engine).failures["RuntimeError"] == 1
@@ -482,14 +523,14 @@ def _answers_of(engine: InProcessEngine, asked: list[Asked]) -> dict[str, list[i
 # ---- aborts, flushes, room
 
 
-def arriving(drive: driving.Start, leash: Leash, *, steps: int = 50) -> InProcessEngine:
+def arriving(
+    drive: driving.Start, leash: Leash, patch: pytest.MonkeyPatch, *, steps: int = 50
+) -> InProcessEngine:
     """Start an engine; the first prefix arrives for a request that SGLang does not see yet."""
     engine = drive(COPIES, max_total_tokens=POOL)
     first_on_host(engine)
     leash.go.clear()
-    leaders = bridge_of(engine)._leaders
-    shown = leaders.select
-    leaders.select = lambda planned: shown(planned) if leash.go.is_set() else []  # type: ignore[method-assign]
+    hide(engine, patch, "m", until=leash.go.is_set)
     ONE.submit_to(engine)
     for _ in range(steps):
         engine.step()
@@ -503,7 +544,7 @@ def test_an_abort_while_the_prefix_arrives(
     drive: driving.Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leash = Leash(monkeypatch, "load")
-    engine = arriving(drive, leash)
+    engine = arriving(drive, leash, monkeypatch)
     engine.abort("m")
     threading.Timer(0.1, leash.go.set).start()
     driving.finish(engine, agree)
@@ -543,7 +584,7 @@ def test_a_flush_while_a_prefix_arrives(
     drive: driving.Start, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     leash = Leash(monkeypatch, "load")
-    engine = arriving(drive, leash)
+    engine = arriving(drive, leash, monkeypatch)
     engine.abort("m")
     engine.scheduler.process_input_requests(engine.scheduler.request_receiver.recv_requests())
     assert residency_of(engine).loading == (1, LENGTH), "nobody has looked yet"
@@ -570,7 +611,7 @@ def test_one_that_arrives_is_given_up_when_it_is_whole(
 ) -> None:
     answers = expected([ONE])
     leash = Leash(monkeypatch, "load")
-    engine = arriving(drive, leash)
+    engine = arriving(drive, leash, monkeypatch)
     leash.fails = int(fails)
     threading.Timer(0.1, leash.go.set).start()
     gave_way = residency_of(engine).gave_way

@@ -171,7 +171,6 @@ class Bridge:
         self.counts.spent(time.perf_counter() - begin)
         try:
             result = admit()
-            self.residency.launched(result[0])
         finally:
             begin = time.perf_counter()
             shown, admitted = self.view.restore()
@@ -267,8 +266,9 @@ class Bridge:
             return
         try:
             self.counts.fell_back(self._log(error))
-            self._due = self._look_around = True
+            self._due = True
             if isinstance(error, _NothingAdmitted):
+                self._look_around = True
                 self.residency.give_way(self._roster.in_use())
                 return
             self._broken = None

@@ -6,7 +6,10 @@ that is for. The batch carries an index, which the counter is told before each f
     ``batch.hicache_consumer_index`` -> :meth:`LayerWaits.set_consumer`
     ``pool.get_key_buffer(layer)``   -> :meth:`LayerWaits.wait_until`
 
-Only batches with a request that reads such a prefix have an index; all others wait for nothing.
+Only batches with a request that may read such a prefix have an index; all others wait for nothing.
+Decodes are waited for as a whole before they begin: a captured graph asks for no layer. Most that
+read a prefix have waited for it when their prompt was computed. A request that computes the prefix
+itself while it arrives has not: SGLang hands it over to the slots in the tree afterwards.
 """
 
 from __future__ import annotations
@@ -104,10 +107,11 @@ class LayerWaits:
         self.overtaken = 0
         self._store = store
         self._arriving: dict[str, Arrival] = {}
-        self._readers: dict[int, list[Arrival]] = {}  # what batches read, by their index
-        self._number = -1
-        self._reads: list[Arrival] = []  # what the batch that runs reads
-        self._asked: set[int] = set()  # layers, by this batch
+        self._number = -1  # index of the batch that was launched last
+        self._next: list[Arrival] = []  # what it may read
+        self._reads: list[Arrival] = []  # what the batch that runs may read
+        self._is_decode = self._next_is_decode = False
+        self._asked: set[int] = set()  # layers, by the batch that runs
 
     # -- prefixes
 
@@ -146,8 +150,7 @@ class LayerWaits:
     def clear(self) -> None:
         """Tree and pool are empty."""
         self._arriving.clear()
-        self._readers.clear()
-        self._reads = []
+        self._next, self._reads = [], []
 
     def _mend(self, arrival: Arrival) -> None:
         if arrival.is_whole:
@@ -158,35 +161,34 @@ class LayerWaits:
 
     # -- batches
 
-    def admit(self, batch: Any, prompts: Iterable[Sequence[int]]) -> None:
-        """Note which prefixes a batch reads that are not whole, or that are new here.
+    def launch(self, batch: Any, prompts: Iterable[Sequence[int]], is_decode: bool) -> None:
+        """Note which prefixes a batch may read that are not whole, or that are new here.
 
         Parameters
         ----------
         batch : ScheduleBatch
-            It computes prompts, and has not begun.
+            About to run.
         prompts : iterable of sequence of int
-            Tokens of its requests.
+            Of its requests.
+        is_decode : bool
+            Whether it computes no prompt.
         """
         coming = [one for one in self._arriving.values() if not (self.is_proven and one.is_whole)]
-        if not coming:
-            return
-        given = list(prompts)
-        reads = [one for one in coming if any(map(one.may_be_read_by, given))]
-        if reads:
-            self._number += 1
-            self._readers[self._number] = reads
-            batch.hicache_consumer_index = self._number
+        given = list(prompts) if coming else []
+        self._next = [one for one in coming if any(map(one.may_be_read_by, given))]
+        self._next_is_decode = is_decode
+        self._number += bool(self._next)
+        batch.hicache_consumer_index = self._number if self._next else -1
 
     def set_consumer(self, index: int) -> None:
         """A forward pass of the batch with this index begins, on the current stream."""
-        reads = self._readers.get(index, [])
         self._end_pass()
-        self._reads = reads
-        self.consumer_index = index if self._reads else -1
-        if not self.is_proven:
-            for arrival in self._reads:
-                self._wait(arrival, self.num_layers - 1)
+        self.consumer_index = index
+        if index < 0:
+            return
+        self._reads, self._is_decode = self._next, self._next_is_decode
+        if self._is_decode or not self.is_proven:
+            self._wait_for_all()
 
     def wait_until(self, threshold: int) -> None:
         """Attention reads a layer next, on the current stream."""
@@ -198,25 +200,19 @@ class LayerWaits:
 
     def reset(self) -> None:
         """No batch runs."""
-        self._end_pass()
-        self._reads = []
-        self.consumer_index = -1
+        self.set_consumer(-1)
 
     def _end_pass(self) -> None:
-        """What has run may stay on the stream: later passes read what it has waited for.
+        """All that the last pass read is whole on the stream, whatever it has asked for."""
+        self._wait_for_all()
+        if not self._is_decode and len(self._asked) == self.num_layers:
+            self.is_proven = True
+        self._reads = []
+        self._asked.clear()
 
-        A captured graph of decodes asks for nothing; here the stream has waited for all layers.
-        """
+    def _wait_for_all(self) -> None:
         for arrival in self._reads:
             self._wait(arrival, self.num_layers - 1)
-        if self._reads and len(self._asked) == self.num_layers:
-            self.is_proven = True
-        self._asked.clear()
-        self._readers = {
-            index: left
-            for index, reads in self._readers.items()
-            if (left := [arrival for arrival in reads if not arrival.is_whole])
-        }
 
     def _wait(self, arrival: Arrival, layer: int) -> None:
         if arrival.is_whole:

@@ -71,8 +71,8 @@ class NoCopies:
             Nothing runs: nobody but pins and loads can make room.
         """
 
-    def launched(self, batch: Any) -> None:
-        """SGLang has put a batch together, or ``None``: it may read what is being copied in."""
+    def launch(self, batch: Any) -> None:
+        """A batch is about to run: it may read what is being copied in."""
 
     def admitted(self) -> None:
         """SGLang has admitted requests: what gave way may be wanted again."""

@@ -76,6 +76,15 @@ def _queued(_: None, scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> Non
         bridge.aborted()  # SGLang has refused it, perhaps one that it had before
 
 
+def _launch(
+    original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any
+) -> Any:
+    bridge = bridge_of(scheduler)
+    if bridge is not None:
+        bridge.residency.launch(batch)
+    return original(scheduler, batch, *args, **kwargs)
+
+
 def _processed(_: None, scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> None:
     bridge = bridge_of(scheduler)
     if bridge is not None:
@@ -113,6 +122,7 @@ HOOKS: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     (f"{_SCHEDULER}.Scheduler.__init__", "AROUND", _built),
     (f"{_SCHEDULER}.Scheduler._get_new_batch_prefill_raw", "AROUND", _pass),
     (f"{_SCHEDULER}.Scheduler._add_request_to_queue", "AFTER", _queued),
+    (f"{_SCHEDULER}.Scheduler.run_batch", "AROUND", _launch),
     (f"{_SCHEDULER}.Scheduler.process_batch_result", "AFTER", _processed),
     (f"{_SCHEDULER}.Scheduler.abort_request", "AFTER", _aborted),
     (f"{_SCHEDULER}.Scheduler.process_pending_chunked_abort", "AFTER", _aborted),

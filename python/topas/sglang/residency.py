@@ -249,10 +249,10 @@ class Residency(NoCopies):
     def _is_settled(self, key: str) -> bool:
         return key in self.holdings or key in self._left_alone
 
-    def launched(self, batch: Any) -> None:
+    def launch(self, batch: Any) -> None:
         """See :class:`NoCopies`."""
-        if self._layers is not None and batch is not None:
-            self._layers.admit(batch, self._view.prompts(batch))
+        if self._layers is not None:
+            self._layers.launch(batch, self._view.prompts(batch), self._view.is_decode(batch))
 
     def admitted(self) -> None:
         """See :class:`NoCopies`."""

@@ -270,6 +270,11 @@ class View:
         """The prompts of a batch: of each request its token ids, a sequence of int."""
         return [req.origin_input_ids for req in batch.reqs]
 
+    @staticmethod
+    def is_decode(batch: Any) -> bool:
+        """Whether a batch computes no prompt."""
+        return bool(batch.forward_mode.is_decode())
+
     def reason_against_layer_waits(self) -> str | None:
         """Why a forward pass cannot wait for one layer of the KV pool at a time; None if it can."""
         for owner, name in (
