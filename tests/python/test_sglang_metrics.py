@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from topas.sglang.costs import Profile
+from topas.sglang.copy_counts import CopyCounts
 from topas.sglang.metrics import Copies, Counts, Prometheus
 
 PROFILE = Profile(
@@ -113,8 +114,7 @@ def test_counts_have_the_latest_profile_and_copies() -> None:
 
 
 def test_the_totals_of_the_store_go_in_as_they_are() -> None:
-    counts = pytest.importorskip("topas.sglang.prefixes.counts", exc_type=ImportError)
-    totals = counts.CopyCounts(saves=1, loads=2, load_bytes=3, load_s=0.5, failures=4)
+    totals = CopyCounts(saves=1, loads=2, load_bytes=3, load_s=0.5, failures=4)
     copies = Copies(**vars(totals), pinned_prefixes=5)
     assert (copies.saves, copies.loads, copies.load_bytes, copies.load_s) == (1, 2, 3, 0.5)
     assert (copies.failures, copies.pinned_prefixes) == (4, 5)

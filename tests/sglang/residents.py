@@ -188,6 +188,7 @@ def serve(
 ) -> dict[str, list[int]]:
     """Run requests to the end, looking at every pass, and return the outputs."""
     outputs = driving.finish(engine, all_of(trickle(asked, at_once), agree, *steps))
+    settle(engine)
     at_rest(engine)
     return outputs
 

@@ -189,6 +189,20 @@ def test_a_prefix_that_leaves_frees_its_slots_and_tails_at_once(drive: driving.S
     at_rest(engine)
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+def test_an_idle_prefix_is_freed_only_if_that_is_asked_for(
+    drive: driving.Start, expected: driving.Expected, at_once: bool
+) -> None:
+    """The pool has room for all: without it a prefix that comes back is still in the tree."""
+    asked = load(rounds=3, each=2)
+    answers = expected(asked)
+    copies = {**COPIES["prefix_copies"], "frees_at_once": at_once}
+    engine = drive({"prefix_copies": copies}, max_total_tokens=2000)
+    assert serve(engine, asked, at_once=1) == answers
+    again = 2 * len(PREFIXES) if at_once else 0  # times that a prefix comes back
+    assert residency_of(engine).store.counts().loads == again
+
+
 def test_an_inner_node_is_never_evicted(drive: driving.Start) -> None:
     """Two prefixes with a common head: the head stays as long as one of them is locked."""
     head = tokens(60, 100)

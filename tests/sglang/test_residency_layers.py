@@ -24,6 +24,7 @@ from residents import (
     residency_of,
     serve,
     settle,
+    trickle,
     warm,
 )
 from topas.sglang.layers import LayerWaits
@@ -188,7 +189,8 @@ def test_without_the_waits_the_answers_are_wrong(
     engine = drive(EARLY, max_total_tokens=POOL)
     Leash(monkeypatch, "load").delay_s = 0.2
     monkeypatch.setattr(LayerWaits, "_wait", lambda *_: None)
-    outputs = serve(engine, asked)
+    outputs = driving.finish(engine, trickle(asked))
+    settle(engine)
     assert sum(outputs[rid] != answers[rid] for rid in outputs) >= len(PREFIXES)
 
 

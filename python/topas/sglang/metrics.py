@@ -8,6 +8,8 @@ from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from topas.sglang.copy_counts import CopyCounts
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -37,35 +39,20 @@ _PROFILE = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Copies:
+@dataclass(kw_only=True)
+class Copies(CopyCounts):
     """Copies of prefixes so far, and how things stand with them.
 
     The totals of the store go in as they are: ``Copies(**vars(store.counts()), ...)``.
 
     Parameters
     ----------
-    saves, loads, save_bytes, load_bytes : int
-        Copies to and from the host that ended well, and their bytes of KV.
-    save_s, load_s : float
-        Their seconds.
-    failures, cancellations, host_evictions : int
-        Copies that failed or were cancelled; host copies given up for others.
     pins_dropped : int
         Pins of prefixes that gave way because SGLang needed the room.
     pinned_prefixes, pinned_tokens, loads_in_flight : int
         Now: prefixes that stay on the device by a pin, their tokens, loads under way.
     """
 
-    saves: int = 0
-    loads: int = 0
-    save_bytes: int = 0
-    load_bytes: int = 0
-    save_s: float = 0.0
-    load_s: float = 0.0
-    failures: int = 0
-    cancellations: int = 0
-    host_evictions: int = 0
     pins_dropped: int = 0
     pinned_prefixes: int = 0
     pinned_tokens: int = 0

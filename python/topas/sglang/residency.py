@@ -184,7 +184,8 @@ class Residency(NoCopies):
         waited_for = {key for agent, key in gone.items() if agents.is_live(agent)}
         for key, held in list(self.holdings.held.items()):
             if key not in self._wanted:
-                self._try(key, self.holdings.leave, held, key in waited_for)
+                frees = self._settings.frees_at_once or key in waited_for
+                self._try(key, self.holdings.leave, held, frees)
 
     @staticmethod
     def _known(before: StaticPrefix | None, tokens: Tokens, namespace: Namespace) -> StaticPrefix:

@@ -44,12 +44,16 @@ class PrefixCopies(BaseModel):
     layer_wise : {"idle", "always", "never"}
         When a request may start while its prefix is copied in, each layer waiting for its copy: if
         nothing runs that would have to wait with it, always, or never.
+    frees_at_once : bool
+        Whether the slots of a prefix that leaves are freed without regard to whether its requests
+        wait. By default one that nobody waits for stays in the tree until SGLang needs the room.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     host_bytes: int = Field(ge=1)
     layer_wise: Literal["idle", "always", "never"] = "idle"
+    frees_at_once: bool = False
 
 
 class Settings(BaseModel):

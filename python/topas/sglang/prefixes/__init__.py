@@ -6,7 +6,7 @@ Needs torch, not sglang; ``docs/prefix_copies.md`` has the states and the guaran
 
 from topas.sglang.prefixes.backends import CpuBackend
 from topas.sglang.prefixes.buffers import KvBuffers
-from topas.sglang.prefixes.counts import CopyCounts
+from topas.sglang.copy_counts import CopyCounts
 from topas.sglang.prefixes.cuda import CudaBackend
 from topas.sglang.prefixes.errors import CopyCancelled, CopyError
 from topas.sglang.prefixes.states import Residency

@@ -14,7 +14,7 @@ import torch  # type: ignore[import-not-found, unused-ignore]
 
 from topas.sglang.prefixes.arena import HostCopy
 from topas.sglang.prefixes.buffers import KvBuffers
-from topas.sglang.prefixes.counts import Direction
+from topas.sglang.copy_counts import Direction
 
 __all__ = ["Backend", "CopyJob", "CpuBackend", "Lane", "Mark", "copy_rows"]
 

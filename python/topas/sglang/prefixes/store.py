@@ -14,7 +14,7 @@ from topas.errors import ArgumentError, CapacityError, StateError
 from topas.sglang.prefixes.arena import HostArena, HostCopy, padded
 from topas.sglang.prefixes.backends import Backend, CopyJob, copy_rows
 from topas.sglang.prefixes.buffers import KvBuffers
-from topas.sglang.prefixes.counts import CopyCounts, CopyMeter, Direction
+from topas.sglang.copy_counts import CopyCounts, CopyMeter, Direction
 from topas.sglang.prefixes.cuda import backend_of
 from topas.sglang.prefixes.slots import SlotChecks
 from topas.sglang.prefixes.states import Prefix, Residency

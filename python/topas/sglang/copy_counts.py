@@ -1,4 +1,4 @@
-"""What copies have moved and how fast: for the cost model and for metrics."""
+"""What copies have moved and how fast: for the cost model and for metrics. Needs no torch."""
 
 from __future__ import annotations
 
