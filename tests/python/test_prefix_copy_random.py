@@ -33,7 +33,7 @@ bench = pytest.fixture(benches)
 
 
 class Places:
-    """What a prefix is, told as what each place holds: ``no``, ``yes`` or ``filling``."""
+    """What a prefix is, told as what each place holds: ``no``, ``yes``, ``filling`` or ``torn``."""
 
     def __init__(self) -> None:
         self.device, self.host, self.leaving = "no", "no", False
@@ -50,7 +50,7 @@ class Places:
             ),
             "release": (device == "yes" and host != "filling", ("no", host, False)),
             "begin_load": ((device, host) == ("no", "yes"), ("filling", "yes", False)),
-            "drop_host": (host == "yes" and device != "filling", (device, "no", False)),
+            "drop_host": (host == "yes" and device in ("yes", "no"), (device, "no", False)),
             "forget": (
                 (device, host) != ("no", "no") and "filling" not in (device, host),
                 ("no", "no", False),
@@ -59,6 +59,8 @@ class Places:
             "save_given_up": (host == "filling", ("yes", "no", False)),
             "loaded": (device == "filling", ("yes", "yes", False)),
             "load_given_up": (device == "filling", ("no", "yes", False)),
+            "torn": (device == "filling", ("torn", "yes", False)),
+            "mended": (device == "torn", ("yes", "yes", False)),
         }
         is_legal, after = legal[operation]
         if is_legal:
@@ -75,12 +77,13 @@ class Places:
             ("yes", "yes", False): Residency.RESIDENT_AND_HOST,
             ("no", "yes", False): Residency.HOST,
             ("filling", "yes", False): Residency.LOADING,
+            ("torn", "yes", False): Residency.TORN,
         }[self.device, self.host, self.leaving]
 
 
 OPERATIONS = [
     *("place", "begin_save", "begin_evict", "release", "begin_load", "drop_host", "forget"),
-    *("saved", "save_given_up", "loaded", "load_given_up"),
+    *("saved", "save_given_up", "loaded", "load_given_up", "torn", "mended"),
 ]
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from topas.sglang.costs import Profile
 from topas.sglang.copy_counts import CopyCounts
+from topas.sglang.costs import Profile
 from topas.sglang.metrics import Copies, Counts, Prometheus
 
 PROFILE = Profile(

@@ -4,9 +4,9 @@
 Needs torch, not sglang; ``docs/prefix_copies.md`` has the states and the guarantees.
 """
 
+from topas.sglang.copy_counts import CopyCounts
 from topas.sglang.prefixes.backends import CpuBackend
 from topas.sglang.prefixes.buffers import KvBuffers
-from topas.sglang.copy_counts import CopyCounts
 from topas.sglang.prefixes.cuda import CudaBackend
 from topas.sglang.prefixes.errors import CopyCancelled, CopyError
 from topas.sglang.prefixes.states import Residency

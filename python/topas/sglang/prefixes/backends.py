@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import torch  # type: ignore[import-not-found, unused-ignore]
 
+from topas.sglang.copy_counts import Direction
 from topas.sglang.prefixes.arena import HostCopy
 from topas.sglang.prefixes.buffers import KvBuffers
-from topas.sglang.copy_counts import Direction
 
 __all__ = ["Backend", "CopyJob", "CpuBackend", "Lane", "Mark", "copy_rows"]
 

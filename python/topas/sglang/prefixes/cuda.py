@@ -19,9 +19,9 @@ from typing import Any
 import torch  # type: ignore[import-not-found, unused-ignore]
 
 from topas.errors import ArgumentError
+from topas.sglang.copy_counts import Direction
 from topas.sglang.prefixes.backends import Backend, CopyJob, CpuBackend, Mark
 from topas.sglang.prefixes.buffers import KvBuffers
-from topas.sglang.copy_counts import Direction
 
 __all__ = ["CudaBackend", "backend_of"]
 

@@ -11,10 +11,10 @@ from typing import Any, Literal
 import torch  # type: ignore[import-not-found, unused-ignore]
 
 from topas.errors import ArgumentError, CapacityError, StateError
+from topas.sglang.copy_counts import CopyCounts, CopyMeter, Direction
 from topas.sglang.prefixes.arena import HostArena, HostCopy, padded
 from topas.sglang.prefixes.backends import Backend, CopyJob, copy_rows
 from topas.sglang.prefixes.buffers import KvBuffers
-from topas.sglang.copy_counts import CopyCounts, CopyMeter, Direction
 from topas.sglang.prefixes.cuda import backend_of
 from topas.sglang.prefixes.slots import SlotChecks
 from topas.sglang.prefixes.states import Prefix, Residency
