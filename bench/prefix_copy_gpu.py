@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.util
 import json
 import statistics
@@ -47,7 +48,7 @@ def machine() -> dict[str, str]:
         driver = "unknown"
     return {
         "device": torch.cuda.get_device_name(),
-        "driver": driver.splitlines()[0].strip(),
+        "driver": next(iter(driver.split()), "unknown"),
         "cuda": str(torch.version.cuda),
         "torch": torch.__version__,
         "python": sys.version.split()[0],
@@ -240,6 +241,7 @@ def overlap(rig: Rig, load_s: float) -> dict[str, float]:
 
 def measure(tokens: int) -> dict[str, Any]:
     """All figures for a prefix of so many tokens."""
+    gc.collect()  # the store before is in a cycle, and has a pool of its own
     rig = Rig(tokens)
     with rig.store:
         row: dict[str, Any] = {"tokens": tokens, "nbytes": rig.nbytes, "exact": is_exact(rig)}
@@ -291,6 +293,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
     parser.add_argument("--tokens", type=int, nargs="+", default=list(TOKENS))
     options = parser.parse_args()
+    if not all(0 < tokens <= SLOTS // 2 for tokens in options.tokens):
+        parser.error(f"--tokens: 1 to {SLOTS // 2}, got {options.tokens}")
     reason = reason_not_to_run()
     if reason is not None:
         print(f"prefix_copy_gpu: not run: {reason}")

@@ -203,7 +203,13 @@ def warm(engine: InProcessEngine, prefix: list[int], name: str) -> None:
 
 def settle(engine: InProcessEngine) -> None:
     """Run until no copy is under way."""
-    engine.run(lambda e: len(residency_of(e)._flights) > 0, pass_limit=driving.PASSES)
+
+    def is_copying(engine: InProcessEngine) -> bool:
+        under_way = len(residency_of(engine)._flights) > 0
+        time.sleep(0.002 * under_way)
+        return under_way
+
+    engine.run(is_copying, pass_limit=driving.PASSES)
 
 
 def push_out(engine: InProcessEngine, size: int = POOL - 60) -> None:

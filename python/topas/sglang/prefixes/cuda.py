@@ -67,14 +67,14 @@ class CudaBackend:
         memory = torch.empty(nbytes, dtype=torch.uint8)
         with torch.cuda.device(self._device):
             runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call, unused-ignore]
-            torch.cuda.check_error(int(runtime.cudaHostRegister(memory.data_ptr(), nbytes, 0)))
+            torch.cuda.check_error(runtime.cudaHostRegister(memory.data_ptr(), nbytes, 0))
         return memory
 
     def free_host_memory(self, memory: torch.Tensor) -> None:
         """Unpin it."""
         with torch.cuda.device(self._device):
             runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call, unused-ignore]
-            torch.cuda.check_error(int(runtime.cudaHostUnregister(memory.data_ptr())))
+            torch.cuda.check_error(runtime.cudaHostUnregister(memory.data_ptr()))
 
     def fence(self) -> list[Any]:
         """Events after what the caller's stream and the compute stream have queued."""
