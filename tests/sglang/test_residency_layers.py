@@ -292,8 +292,12 @@ def test_a_batch_that_reads_other_prefixes_waits_for_nothing(
     at_rest(engine)
 
 
+@pytest.mark.parametrize("decodes_wait", [True, False])
 def test_who_computes_a_prefix_itself_is_handed_over_to_one_that_arrives(
-    drive: driving.Start, expected: driving.Expected, monkeypatch: pytest.MonkeyPatch
+    drive: driving.Start,
+    expected: driving.Expected,
+    monkeypatch: pytest.MonkeyPatch,
+    decodes_wait: bool,
 ) -> None:
     """It comes between launch and result of the prompt: the decodes have to wait for it.
 
@@ -318,9 +322,16 @@ def test_who_computes_a_prefix_itself_is_handed_over_to_one_that_arrives(
 
     hide(engine, monkeypatch, "m", until=lambda: is_through(engine, "z"))
     loads = driving.spy(monkeypatch, PrefixStore, "load")
+    launch = LayerWaits.launch
+
+    def launched(self: LayerWaits, batch: Any, prompts: Any, is_decode: bool) -> None:
+        launch(self, batch, prompts if decodes_wait or not is_decode else [], is_decode)
+
+    monkeypatch.setattr(LayerWaits, "launch", launched)
     outputs = driving.finish(engine, on_pass)
     assert [skip for _, _, skip, _ in loads] == [0], "while nothing of it is in the tree"
-    assert {rid: outputs[rid] for rid in answers} == answers
+    assert outputs["m"] == answers["m"]
+    assert (outputs["z"] == answers["z"]) is decodes_wait
     settle(engine)
     at_rest(engine)
 
