@@ -103,7 +103,7 @@ EVERYTHING = {
     "idle_expiry_s": 60,
     "reask_s": 0.5,
     "allow_untested_version": True,
-    "prefix_copies": {"host_bytes": 1 << 30},
+    "prefix_copies": {"host_bytes": 1 << 30, "layer_wise": "always", "frees_at_once": True},
 }
 
 
@@ -150,6 +150,8 @@ def test_yaml_is_read_and_an_empty_file_means_the_defaults(tmp_path: Path) -> No
         ("prefix_copies: {host_bytes: 1.5}", "prefix_copies.host_bytes", "1.5"),
         ("prefix_copies: {host_bytes: 64GiB}", "prefix_copies.host_bytes", "'64GiB'"),
         ("prefix_copies: {host_bytes: 9, colour: 1}", "prefix_copies.colour", "1"),
+        ("prefix_copies: {host_bytes: 9, layer_wise: true}", "prefix_copies.layer_wise", "True"),
+        ("prefix_copies: {host_bytes: 9, frees_at_once: 1}", "prefix_copies.frees_at_once", "1"),
         ("colour: red", "colour", "'red'"),
         ("- preset", "file", r"\['preset'\]"),
     ],

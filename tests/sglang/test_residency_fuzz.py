@@ -52,6 +52,38 @@ class Faults:
         return step
 
 
+class Disturber:
+    """Slow copies that fail at random; pins that give way; loads of either kind by turns.
+
+    Parameters
+    ----------
+    patch
+        Takes the place of the copying.
+    engine
+        The engine.
+    seed
+        Of the draws.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, engine: InProcessEngine, seed: int) -> None:
+        self._draw = random.Random(seed)
+        self._residency = residency_of(engine)
+        self._leashes = [Leash(patch, direction) for direction in ("load", "save")]
+        for leash in self._leashes:
+            leash.delay_s = 0.005
+
+    def __call__(self) -> None:
+        """Between two passes."""
+        draw = self._draw
+        if draw.random() < 0.01:
+            self._residency.give_way(())
+        if draw.random() < 0.02:
+            draw.choice(self._leashes).fails = 1
+        if draw.random() < 0.1:
+            when = {"layer_wise": draw.choice(["idle", "always", "always", "never"])}
+            self._residency._settings = self._residency._settings.model_copy(update=when)
+
+
 @LOOPS
 def test_random_events_and_faults(
     drive: Start,
@@ -77,24 +109,15 @@ def test_random_events_and_faults(
         chunked_prefill_size=48,
     )
     Tyrant(monkeypatch, seed=overlap, share=0.03)
-    draw = random.Random(overlap)
-    leashes = [Leash(monkeypatch, direction) for direction in ("load", "save")]
-    for leash in leashes:
-        leash.delay_s = 0.005
     residency = residency_of(engine)
+    disturb = Disturber(monkeypatch, engine, overlap)
     faults = Faults(monkeypatch, overlap)
     storm = Storm(engine, seed=20 + overlap)
 
     def on_pass(engine: InProcessEngine) -> bool:
         faults.are_on = False  # the test itself looks into the tree
         storm.wrong.extend(inconsistencies(engine))
-        if draw.random() < 0.01:
-            residency.give_way(())
-        if draw.random() < 0.02:
-            draw.choice(leashes).fails = 1
-        if draw.random() < 0.1:
-            when = {"layer_wise": draw.choice(["idle", "always", "always", "never"])}
-            residency._settings = residency._settings.model_copy(update=when)
+        disturb()
         faults.are_on = True
         return storm.on_pass(engine)
 

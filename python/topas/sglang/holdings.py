@@ -283,11 +283,14 @@ class Holdings:
             self._cache.unlock(there)
 
     def _publish(self, prefix: StaticPrefix, slots: Any, there: int) -> None:
+        """The slots of an arriving prefix are in the tree from now on, and locked."""
         is_in = False
         try:
             self._cache.insert(prefix.tokens, prefix.namespace, slots, there)
             is_in = True
             whole = self._cache.match(prefix.tokens, prefix.namespace)
+            if whole.length < len(prefix.tokens):  # the rest could go while it is filled
+                raise StateError(f"the tree has {whole.length} of {len(slots)} tokens inserted")
             self.held[prefix.key] = Held(prefix, self._cache.lock(whole))
         except Exception:
             self._finish(prefix.key)  # the tree may have taken slots: they are to be right
