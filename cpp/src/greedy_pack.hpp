@@ -52,6 +52,11 @@ class GreedyPack {
            (task.waiting.size() > 1 || (instance_.config->count_running && task.running.size() > 0));
   }
 
+  /// The waiting requests in order, but for those whose gains depend on what is kept.
+  [[nodiscard]] const OptionOrder& order() const noexcept { return order_; }
+
+  /// Whether requests are admitted by arrival.
+  [[nodiscard]] bool in_turn() const noexcept { return instance_.config->admit_order == AdmitOrder::arrival; }
   /// Every admission tried by the last pack(), in order; its allocation is the first `admitted` of them.
   [[nodiscard]] std::span<const Admission> admissions() const noexcept { return admissions_; }
 
@@ -92,7 +97,6 @@ class GreedyPack {
     return instance_.config->count_running && !instance_.gains_are_services() &&
            instance_.tasks[task].running.size() > 0;
   }
-  [[nodiscard]] bool in_turn() const noexcept { return instance_.config->admit_order == AdmitOrder::arrival; }
   void bound_gains();
   [[nodiscard]] double gain_of_all(const TaskView& task);
   [[nodiscard]] bool start(std::span<const std::uint32_t> members, Allocation& out);

@@ -54,8 +54,6 @@ class JointWorth {
   [[nodiscard]] Worth with_toggled(std::span<const std::uint32_t> agents);
   /// The same of one agent or two, up to rounding; cheap when the first one is that of the call before.
   [[nodiscard]] Worth with_toggled(std::uint32_t first, std::uint32_t second);
-  /// Whether that set has the agent.
-  [[nodiscard]] bool contains(std::uint32_t agent) const noexcept { return inside_[agent] != 0; }
   /// Of all summands together: what rounding is relative to.
   [[nodiscard]] double size() const noexcept { return size_; }
 

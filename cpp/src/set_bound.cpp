@@ -108,26 +108,43 @@ bool SetBound::feasible(const Sums& set) const noexcept {
 
 double SetBound::upper(const Sums& set) const noexcept { return upper(set, set.worth, size_); }
 
-std::size_t SetBound::few() const noexcept { return joint_ ? 1 : 4 + joint_work_ / kSetsPerPack; }
+std::size_t SetBound::few() const noexcept { return joint_ || walk_ ? 1 : 4 + joint_work_ / kSetsPerPack; }
 
 void SetBound::start_from(std::span<const std::uint32_t> members) {
+  base_ = of(members);
+  inside_.assign(agents_.size(), 0);
+  for (const auto member : members) {
+    inside_[member] = 1;
+  }
+  if (foretells()) {
+    if (!walk_) {
+      walk_.emplace(instance_, pack_.order());
+    }
+    walk_->start_from(members);
+    return;
+  }
   if (!joint_) {
     joint_ = std::make_unique<JointWorth>(instance_, pack_, prices_, jointly_, std::move(apart_), scratch_);
   }
   joint_->start_from(members);
-  base_ = of(members);
 }
 
 double SetBound::tighter_upper(std::span<const std::uint32_t> toggled) {
   Sums set = base_;
   for (const auto agent : toggled) {
-    if (joint_->contains(agent)) {
+    if (inside_[agent] != 0) {
       set -= agents_[agent];
     } else {
       set += agents_[agent];
     }
   }
-  return upper(set, joint_->with_toggled(toggled), size_ + joint_->size());
+  return walk_ ? walked_upper(set, toggled) : upper(set, joint_->with_toggled(toggled), size_ + joint_->size());
+}
+
+double SetBound::walked_upper(const Sums& set, std::span<const std::uint32_t> toggled) {
+  const auto gains = walk_->gain_with_toggled(
+      toggled, {capacity_ - set.tokens, instance_.slots_beside(set.kept), set.cover_tokens, set.uncovered});
+  return gains ? with_charges(set, *gains, size_) : -std::numeric_limits<double>::infinity();
 }
 
 double SetBound::upper(const Sums& set, const Worth& worth, double size) const noexcept {
@@ -138,6 +155,11 @@ double SetBound::upper(const Sums& set, const Worth& worth, double size) const n
     const double all_slots = prices_.slot[at] == 0.0 ? 0.0 : prices_.slot[at] * static_cast<double>(slots);
     least = std::min(least, worth[at] + prices_.token[at] * room + all_slots);
   }
+  return with_charges(set, least, size);
+}
+
+/// The score with so much gained, at least, for moving costs the least that it may.
+double SetBound::with_charges(const Sums& set, double gains, double size) const noexcept {
   const bool once = instance_.config->move_model == MoveModel::once;
   double move = 0.0;
   if (once || set.incoming > 0) {  // one is admitted for each that comes in, so at least one task waits
@@ -145,8 +167,8 @@ double SetBound::upper(const Sums& set, const Worth& worth, double size) const n
     const auto moved = static_cast<double>(instance_.resident_tokens - idle + set.moved_tokens);
     move = instance_.config->move_weight * instance_.seconds_per_token_moved() * moved;
   }
-  const double summands = std::abs(least) + std::abs(set.fixed) + preempted_ + move;
-  const double bound = least + set.fixed - preempted_ - move + kSlack * (1.0 + summands) + kRounding * size;
+  const double summands = std::abs(gains) + std::abs(set.fixed) + preempted_ + move;
+  const double bound = gains + set.fixed - preempted_ - move + kSlack * (1.0 + summands) + kRounding * size;
   return std::isnan(bound) ? std::numeric_limits<double>::infinity() : bound;
 }
 

@@ -4,9 +4,11 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "arrival_walk.hpp"
 #include "greedy_pack.hpp"
 #include "instance.hpp"
 #include "joint_worth.hpp"
@@ -15,7 +17,8 @@ namespace topas::detail {
 
 /// Upper bounds of Phi by Lagrangian relaxation: with a price on every token and every slot, each request is worth its
 /// gain less what it takes, whatever else is admitted; what is worth less than nothing is left out. The sum over a set,
-/// and the price of all its room, is an upper bound at any prices, and the lowest of a few is a good one.
+/// and the price of all its room, is an upper bound at any prices, and the lowest of a few is a good one. Where the
+/// order of arrival decides what is admitted, a walk along it tells more.
 class SetBound {
  public:
   /// Sums over the agents of a set.
@@ -68,12 +71,17 @@ class SetBound {
   /// For tighter_upper(): the set that the next ones are told by. Dear at the first call.
   void start_from(std::span<const std::uint32_t> members);
   /// upper(), much tighter where tasks have siblings, of the set that start_from() named with some agents toggled.
+  /// Where gains are services admitted by arrival it is Phi up to rounding, if moving costs nothing, and minus infinity
+  /// for a set that packing leaves without an emission.
   [[nodiscard]] double tighter_upper(std::span<const std::uint32_t> toggled);
 
  private:
   void add_worth(std::uint32_t task);
   [[nodiscard]] Worth worth_of(Range waiting, double together) const noexcept;
+  [[nodiscard]] bool foretells() const noexcept { return instance_.gains_are_services() && pack_.in_turn(); }
   [[nodiscard]] double upper(const Sums& set, const Worth& worth, double size) const noexcept;
+  [[nodiscard]] double walked_upper(const Sums& set, std::span<const std::uint32_t> toggled);
+  [[nodiscard]] double with_charges(const Sums& set, double gains, double size) const noexcept;
 
   const Instance& instance_;
   const GreedyPack& pack_;
@@ -85,8 +93,10 @@ class SetBound {
   std::vector<Worth> apart_;            // of each agent: the worth of tasks that do not count jointly
   std::vector<std::uint32_t> jointly_;  // the tasks that do, and are worth something
   std::size_t joint_work_ = 0;          // of counting them jointly, in sets of siblings
-  std::unique_ptr<JointWorth> joint_;   // once it is asked for
+  std::unique_ptr<JointWorth> joint_;   // once it is asked for, as the next one
+  std::optional<ArrivalWalk> walk_;     // instead of it
   Sums base_;                           // of the set that tighter_upper() goes by
+  std::vector<std::uint8_t> inside_;    // of each agent: in that set
   PathScratch scratch_;
 };
 

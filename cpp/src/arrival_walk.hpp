@@ -1,0 +1,78 @@
+// What GreedyPack admits in order of arrival where gains are services, told without packing.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "instance.hpp"
+#include "option_order.hpp"
+
+namespace topas::detail {
+
+/// By arrival it is the order, and what fits, that decide what a set admits, and a service gains the same whatever else
+/// is served: one walk along the order tells the sum. Places of the order are bits; a set's are those of another one
+/// with the places of a few agents toggled, 64 at a time.
+class ArrivalWalk {
+ public:
+  /// What a set has before anything is admitted.
+  struct Room {
+    std::int64_t tokens = 0;
+    std::int64_t slots = 0;
+    std::int64_t cover_tokens = 0;  ///< smallest reservations of the uncovered agents
+    std::int64_t uncovered = 0;     ///< agents without a kept request
+  };
+
+  /// `order`: of all waiting requests, by arrival.
+  ArrivalWalk(const Instance& instance, const OptionOrder& order);
+
+  /// The set that the next ones are told by.
+  void start_from(std::span<const std::uint32_t> members);
+  /// What is gained, up to rounding, by all that the set of start_from() admits with these agents toggled; none where
+  /// an agent is left without a request. The set must be feasible as SetBound sees it.
+  [[nodiscard]] std::optional<double> gain_with_toggled(std::span<const std::uint32_t> agents, const Room& room);
+
+ private:
+  static constexpr std::size_t kClasses = 16;
+
+  struct Place {
+    std::int64_t kv_tokens = 0;
+    double gain = 0.0;
+    std::uint32_t agent = 0;
+    bool overdue = false;
+  };
+  /// How far a walk has come.
+  struct Walk {
+    Room room;
+    const std::uint64_t* small = nullptr;  ///< places that are not far too large for it
+    double gain = 0.0;
+    bool ended = false;  ///< what is next does not fit, and nothing may overtake it
+  };
+
+  void classify_sizes();
+  [[nodiscard]] std::size_t class_of(std::int64_t kv_tokens) const noexcept;
+  [[nodiscard]] const std::uint64_t* up_to(std::int64_t tokens) const noexcept {
+    return up_to_.data() + class_of(tokens) * words_;
+  }
+  void toggle(std::uint32_t agent, std::vector<std::uint64_t>& places) const noexcept;
+  void walk_word(std::size_t word, Walk& walk);
+  [[nodiscard]] bool admit(const Place& place, Walk& walk);
+
+  const Instance& instance_;
+  std::vector<Place> places_;
+  std::size_t words_;                           // of a set of places
+  std::vector<std::uint64_t> of_agent_;         // places of each agent
+  std::vector<std::uint64_t> overdue_;          // places that nothing may overtake
+  std::array<std::int64_t, kClasses> limit_{};  // of each class of sizes: its largest reservation
+  std::vector<std::uint64_t> up_to_;            // of each class: places of the reservations up to its limit
+  std::int64_t least_ = 0;                      // the smallest reservation
+  std::vector<std::uint64_t> base_;             // open places of the set that is started from
+  std::vector<std::uint64_t> open_;             // of the set being walked
+  std::vector<std::uint32_t> covered_;          // of each agent: the last walk that covered it
+  std::uint32_t walks_ = 0;
+};
+
+}  // namespace topas::detail
