@@ -11,20 +11,24 @@ ArrivalWalk::ArrivalWalk(const Instance& instance, const OptionOrder& order)
       words_(order.size() / 64 + 1),
       of_agent_(instance.agents.size() * words_, 0),
       overdue_(words_, 0),
+      idle_or_overdue_(words_, 0),
       covered_(instance.agents.size(), 0) {
   places_.reserve(order.size());
   for (const Ranked& ranked : order.all()) {
     const std::size_t word = places_.size() / 64;
     const std::uint64_t bit = std::uint64_t{1} << (places_.size() % 64);
+    const bool idle = instance.agents[ranked.agent].running.size() == 0;
     const bool overdue = instance.tasks[instance.waiting[ranked.option.request].task].overdue;
-    places_.push_back({ranked.kv_tokens, ranked.option.gain, ranked.agent, overdue});
+    places_.push_back({ranked.kv_tokens, ranked.option.gain, ranked.agent, idle, overdue});
     of_agent_[ranked.agent * words_ + word] |= bit;
     overdue_[word] |= overdue ? bit : 0;
+    idle_or_overdue_[word] |= idle || overdue ? bit : 0;
   }
   classify_sizes();
 }
 
-/// Classes of about as many places each, by a sample of the reservations.
+/// By a sample of the reservations; the smaller ones are told apart better, since most walks end for want of little
+/// room.
 void ArrivalWalk::classify_sizes() {
   constexpr std::size_t kSample = 8 * kClasses;
   std::vector<std::int64_t> sample;
@@ -40,7 +44,8 @@ void ArrivalWalk::classify_sizes() {
   }
   std::sort(sample.begin(), sample.end());
   for (std::size_t at = 0; at < kClasses; ++at) {
-    limit_[at] = sample.empty() || at + 1 == kClasses ? most : sample[(at + 1) * kSample / kClasses];
+    limit_[at] =
+        sample.empty() || at + 1 == kClasses ? most : sample[(at + 1) * (at + 1) * kSample / (kClasses * kClasses)];
   }
   up_to_.assign(kClasses * words_, 0);
   for (std::size_t at = 0; at < places_.size(); ++at) {
@@ -76,47 +81,56 @@ std::optional<double> ArrivalWalk::gain_with_toggled(std::span<const std::uint32
     toggle(agent, open_);
   }
   ++walks_;
-  Walk walk{room, up_to(room.tokens)};
+  Walk walk{room, kClasses - 1};
+  see_room(walk);
   for (std::size_t word = 0; word < words_ && !walk.ended; ++word) {
-    if (walk.room.tokens < least_ || walk.room.slots < 1) {
-      break;  // what would end the walk changes nothing any more
-    }
     walk_word(word, walk);
   }
   return walk.room.uncovered > 0 ? std::nullopt : std::optional(walk.gain);
 }
 
+/// There is less and less of it. An agent without a request so far may take more than others: what is set aside for it.
+void ArrivalWalk::see_room(Walk& walk) const noexcept {
+  const bool covered = walk.room.uncovered == 0;
+  walk.ended = covered && (walk.room.tokens < least_ || walk.room.slots < 1);
+  while (walk.size_class > 0 && limit_[walk.size_class - 1] >= walk.room.tokens) {
+    --walk.size_class;
+  }
+  walk.small = up_to_.data() + walk.size_class * words_;
+  walk.other = covered ? overdue_.data() : idle_or_overdue_.data();
+}
+
 /// Looks at the places of a word that may fit, or end the walk.
 void ArrivalWalk::walk_word(std::size_t word, Walk& walk) {
-  for (auto bits = open_[word] & (walk.small[word] | overdue_[word]); bits != 0;) {
+  for (auto bits = open_[word] & (walk.small[word] | walk.other[word]); bits != 0 && !walk.ended;) {
     const Place& place = places_[word * 64 + static_cast<std::size_t>(std::countr_zero(bits))];
     bits &= bits - 1;
     if (admit(place, walk)) {
-      bits &= walk.small[word] | overdue_[word];
-    } else if (place.overdue) {
-      walk.ended = true;
-      return;
+      bits &= walk.small[word] | walk.other[word];
+    } else {
+      walk.ended = place.overdue;
     }
   }
 }
 
-/// Admits the request of a place if it fits, as GreedyPack::room_for() has it.
+/// Admits the request of a place if it fits, as GreedyPack::room_for() has it: the first of an agent without one takes
+/// what is set aside for it.
 bool ArrivalWalk::admit(const Place& place, Walk& walk) {
-  Room left = walk.room;
-  const AgentView& agent = instance_.agents[place.agent];
-  if (left.uncovered > 0 && agent.running.size() == 0 && covered_[place.agent] != walks_) {
-    left.cover_tokens -= agent.least_waiting_kv;
-    --left.uncovered;
-  }
-  left.tokens -= place.kv_tokens;
-  --left.slots;
-  if (left.tokens < left.cover_tokens || left.slots < left.uncovered) {
+  Room& room = walk.room;
+  const bool covers = room.uncovered > 0 && place.idle && covered_[place.agent] != walks_;
+  const std::int64_t tokens = place.kv_tokens - (covers ? instance_.agents[place.agent].least_waiting_kv : 0);
+  if (tokens > room.tokens || (!covers && room.slots < 1)) {
     return false;
   }
-  walk.room = left;
-  walk.small = up_to(left.tokens);
+  room.tokens -= tokens;
+  if (covers) {
+    covered_[place.agent] = walks_;
+    --room.uncovered;
+  } else {
+    --room.slots;
+  }
   walk.gain += place.gain;
-  covered_[place.agent] = walks_;
+  see_room(walk);
   return true;
 }
 

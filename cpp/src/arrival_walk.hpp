@@ -18,12 +18,11 @@ namespace topas::detail {
 /// with the places of a few agents toggled, 64 at a time.
 class ArrivalWalk {
  public:
-  /// What a set has before anything is admitted.
+  /// What a set has before anything is admitted, less the smallest reservation and a slot for each uncovered agent.
   struct Room {
     std::int64_t tokens = 0;
     std::int64_t slots = 0;
-    std::int64_t cover_tokens = 0;  ///< smallest reservations of the uncovered agents
-    std::int64_t uncovered = 0;     ///< agents without a kept request
+    std::int64_t uncovered = 0;  ///< agents without a kept request
   };
 
   /// `order`: of all waiting requests, by arrival.
@@ -42,21 +41,22 @@ class ArrivalWalk {
     std::int64_t kv_tokens = 0;
     double gain = 0.0;
     std::uint32_t agent = 0;
-    bool overdue = false;
+    bool idle = false;     ///< its agent has no running request
+    bool overdue = false;  ///< nothing overtakes it
   };
   /// How far a walk has come.
   struct Walk {
     Room room;
-    const std::uint64_t* small = nullptr;  ///< places that are not far too large for it
+    std::size_t size_class = 0;            ///< the last that may fit a covered agent
+    const std::uint64_t* small = nullptr;  ///< places that are not far too large for a covered agent
+    const std::uint64_t* other = nullptr;  ///< and those to be looked at in any case
     double gain = 0.0;
-    bool ended = false;  ///< what is next does not fit, and nothing may overtake it
+    bool ended = false;  ///< nothing more is admitted
   };
 
   void classify_sizes();
   [[nodiscard]] std::size_t class_of(std::int64_t kv_tokens) const noexcept;
-  [[nodiscard]] const std::uint64_t* up_to(std::int64_t tokens) const noexcept {
-    return up_to_.data() + class_of(tokens) * words_;
-  }
+  void see_room(Walk& walk) const noexcept;
   void toggle(std::uint32_t agent, std::vector<std::uint64_t>& places) const noexcept;
   void walk_word(std::size_t word, Walk& walk);
   [[nodiscard]] bool admit(const Place& place, Walk& walk);
@@ -66,6 +66,7 @@ class ArrivalWalk {
   std::size_t words_;                           // of a set of places
   std::vector<std::uint64_t> of_agent_;         // places of each agent
   std::vector<std::uint64_t> overdue_;          // places that nothing may overtake
+  std::vector<std::uint64_t> idle_or_overdue_;  // and those of agents without a running request
   std::array<std::int64_t, kClasses> limit_{};  // of each class of sizes: its largest reservation
   std::vector<std::uint64_t> up_to_;            // of each class: places of the reservations up to its limit
   std::int64_t least_ = 0;                      // the smallest reservation

@@ -143,7 +143,8 @@ double SetBound::tighter_upper(std::span<const std::uint32_t> toggled) {
 
 double SetBound::walked_upper(const Sums& set, std::span<const std::uint32_t> toggled) {
   const auto gains = walk_->gain_with_toggled(
-      toggled, {capacity_ - set.tokens, instance_.slots_beside(set.kept), set.cover_tokens, set.uncovered});
+      toggled,
+      {capacity_ - set.tokens - set.cover_tokens, instance_.slots_beside(set.kept) - set.uncovered, set.uncovered});
   return gains ? with_charges(set, *gains, size_) : -std::numeric_limits<double>::infinity();
 }
 
