@@ -305,6 +305,35 @@ NaiveSearch naive_search(const detail::Instance& instance) {
           [&instance](const Members& members) { return naive_pack(instance, members); }};
 }
 
+/// Both ways, with gains that are services, admitted by arrival: most sets are walked, not packed.
+TEST(PrefixSearch, ByArrivalItAgreesWithThePlainVersion) {
+  Random random(63);
+  for (int round = 0; round < 200; ++round) {
+    Config config = random_service_config(random);
+    config.enumerate_max_agents = round % 2 == 0 ? 8 : 0;
+    World world(config);
+    fill_with_a_queue(world, random);
+    const auto& instance = world.build();
+    Members start;
+    Members firm;
+    for (std::uint32_t agent = 0; agent < instance.agents.size(); ++agent) {
+      if (instance.agents[agent].resident) {
+        start.push_back(agent);
+      }
+      if (instance.agents[agent].firm) {
+        firm.push_back(agent);
+      }
+    }
+    NaiveSearch expected = naive_search(instance);
+    if (round % 2 == 0) {
+      expected.enumerate();
+    } else {
+      expected.search_greedily(start, firm);
+    }
+    ASSERT_EQ(search(instance).chosen, expected.choose()) << "round " << round;
+  }
+}
+
 TEST(PrefixSearch, EnumerationAgreesWithBruteForce) {
   Random random(61);
   for (int round = 0; round < 400; ++round) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <vector>
 
@@ -69,6 +70,45 @@ TEST(SetBound, IsNeverBelowWhatPackingFinds) {
   }
   EXPECT_GT(feasible, 3000U);
   EXPECT_GT(tighter, 1000U) << "or it would not be worth its cost";
+}
+
+TEST(SetBound, ByArrivalItTellsWhatPackingFinds) {
+  Random random(72);
+  std::size_t feasible = 0;
+  std::size_t without = 0;
+  for (int round = 0; round < 1500; ++round) {
+    const Config config = random_service_config(random);
+    World world(config);
+    fill_with_a_queue(world, random);
+    const Instance& instance = world.build();
+    GreedyPack pack(instance);
+    const PrefixSet base = random_set(random, instance);
+    SetBound bound(instance, pack, pack.density_after(random.between(0, 200)));
+    bound.start_from(base);
+    for (int set = 0; set < 12; ++set) {
+      const PrefixSet changes = random_set(random, instance);
+      const PrefixSet members = toggled(base, changes);
+      const auto sums = bound.of(members);
+      const auto allocation = pack.pack(members);
+      if (!bound.feasible(sums)) {
+        ASSERT_FALSE(allocation.feasible) << "round " << round;
+        continue;
+      }
+      const double upper = bound.tighter_upper(changes);
+      ASSERT_EQ(std::isinf(upper), !allocation.feasible) << "round " << round;
+      feasible += allocation.feasible ? 1U : 0U;
+      without += allocation.feasible ? 0U : 1U;
+      if (!allocation.feasible) {
+        continue;
+      }
+      ASSERT_GE(upper, allocation.score) << "round " << round;
+      if (config.move_weight == 0.0) {
+        ASSERT_LE(upper, allocation.score + 1e-6) << "round " << round;
+      }
+    }
+  }
+  EXPECT_GT(feasible, 3000U);
+  EXPECT_GT(without, 100U) << "an overdue request ends the walk before every agent is covered";
 }
 
 }  // namespace

@@ -152,6 +152,9 @@ class Packing {
   [[nodiscard]] double expected_path(std::uint32_t task, std::optional<std::uint32_t> also) const;
   [[nodiscard]] double gain(std::uint32_t request) const;
   [[nodiscard]] bool fits(std::uint32_t request) const;
+  [[nodiscard]] std::vector<std::uint32_t> options() const;
+  [[nodiscard]] auto rank(std::uint32_t request) const;
+  [[nodiscard]] std::optional<std::uint32_t> first_in_turn() const;
   [[nodiscard]] std::optional<std::uint32_t> best() const;
   [[nodiscard]] double score() const;
   [[nodiscard]] double move_s() const;
@@ -177,6 +180,8 @@ bool Packing::start() {
     if (inside(request.agent)) {
       free_ -= request.kv_tokens;
       ++kept_;
+    } else if (request.firm) {
+      return false;
     }
   }
   const auto preempted = static_cast<std::int64_t>(instance_.running.size() - kept_);
@@ -235,6 +240,9 @@ double Packing::expected_path(std::uint32_t task, std::optional<std::uint32_t> a
 
 double Packing::gain(std::uint32_t request) const {
   const auto task = instance_.waiting[request].task;
+  if (instance_.config->gain_model == GainModel::service) {
+    return instance_.tasks[task].age_factor * instance_.waiting[request].service_s;
+  }
   return instance_.tasks[task].age_factor * (expected_path(task, std::nullopt) - expected_path(task, request));
 }
 
@@ -249,29 +257,53 @@ bool Packing::fits(std::uint32_t request) const {
   return view.kv_tokens + reserved <= free_ && 1 + static_cast<std::int64_t>(others.size()) <= slots_;
 }
 
+/// Waiting requests of the set that are not admitted.
+std::vector<std::uint32_t> Packing::options() const {
+  std::vector<std::uint32_t> out;
+  for (std::uint32_t request = 0; request < instance_.waiting.size(); ++request) {
+    const bool gone = std::find(admitted_.begin(), admitted_.end(), request) != admitted_.end();
+    if (!gone && inside(instance_.waiting[request].agent)) {
+      out.push_back(request);
+    }
+  }
+  return out;
+}
+
+auto Packing::rank(std::uint32_t request) const {
+  const RequestView& view = instance_.waiting[request];
+  const bool represented = instance_.config->admit_order == AdmitOrder::density &&
+                           std::any_of(admitted_.begin(), admitted_.end(),
+                                       [&](auto other) { return instance_.waiting[other].task == view.task; });
+  return std::tuple(!represented, instance_.tasks[view.task].arrival, *view.id);
+}
+
+/// The first that fits, if no overdue one comes before it.
+std::optional<std::uint32_t> Packing::first_in_turn() const {
+  auto queue = options();
+  std::sort(queue.begin(), queue.end(), [this](auto left, auto right) { return rank(left) < rank(right); });
+  const auto first = std::find_if(queue.begin(), queue.end(), [this](auto request) {
+    return fits(request) || instance_.tasks[instance_.waiting[request].task].overdue;
+  });
+  return first == queue.end() || !fits(*first) ? std::nullopt : std::optional(*first);
+}
+
 std::optional<std::uint32_t> Packing::best() const {
+  if (instance_.config->admit_order == AdmitOrder::arrival) {
+    return first_in_turn();
+  }
   const auto density = [this](std::uint32_t request) {
     return gain(request) / static_cast<double>(instance_.waiting[request].kv_tokens);
   };
-  std::vector<std::uint32_t> options;
+  auto fitting = options();
+  std::erase_if(fitting, [this](auto request) { return !fits(request); });
   double highest = kLowest;
-  for (std::uint32_t request = 0; request < instance_.waiting.size(); ++request) {
-    const bool gone = std::find(admitted_.begin(), admitted_.end(), request) != admitted_.end();
-    if (!gone && inside(instance_.waiting[request].agent) && fits(request)) {
-      options.push_back(request);
-      highest = std::max(highest, density(request));
-    }
+  for (const auto request : fitting) {
+    highest = std::max(highest, density(request));
   }
-  std::erase_if(options, [&](auto request) { return !same(density(request), highest); });
-  const auto rank = [this](std::uint32_t request) {
-    const RequestView& view = instance_.waiting[request];
-    const bool represented = std::any_of(admitted_.begin(), admitted_.end(),
-                                         [&](auto other) { return instance_.waiting[other].task == view.task; });
-    return std::tuple(!represented, instance_.tasks[view.task].arrival, *view.id);
-  };
+  std::erase_if(fitting, [&](auto request) { return !same(density(request), highest); });
   const auto first =
-      std::min_element(options.begin(), options.end(), [&](auto left, auto right) { return rank(left) < rank(right); });
-  return first == options.end() ? std::nullopt : std::optional(*first);
+      std::min_element(fitting.begin(), fitting.end(), [&](auto left, auto right) { return rank(left) < rank(right); });
+  return first == fitting.end() ? std::nullopt : std::optional(*first);
 }
 
 double Packing::move_s() const {
@@ -419,10 +451,10 @@ void NaiveSearch::repair(const Members& members) {
   }
 }
 
-void NaiveSearch::search_greedily(const Members& start) {
+void NaiveSearch::search_greedily(const Members& start, const Members& firm) {
   Members reached = climb(start);
   if (phi(reached) == kLowest) {
-    reached = climb({});
+    reached = climb(firm);
   }
   repair(start);
   repair(reached);

@@ -47,7 +47,8 @@ class NaiveSearch {
   NaiveSearch(std::uint32_t agents, Evaluate evaluate) : agents_(agents), evaluate_(std::move(evaluate)) {}
 
   void enumerate();
-  void search_greedily(const Members& start);
+  /// `firm`: the agents that must stay.
+  void search_greedily(const Members& start, const Members& firm = {});
   /// The chosen set among all evaluated ones; none: no set is feasible.
   [[nodiscard]] std::optional<Members> choose() const;
   [[nodiscard]] std::size_t distinct() const noexcept { return known_.size(); }

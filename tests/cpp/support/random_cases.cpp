@@ -168,4 +168,13 @@ Config random_config(Random& random) {
   return config;
 }
 
+Config random_service_config(Random& random) {
+  Config config = random_config(random);
+  config.gain_model = GainModel::service;
+  config.admit_order = AdmitOrder::arrival;
+  config.overtake_limit = random.chance(0.6) ? 2.0 : 0.0;
+  config.move_weight = random.chance(0.5) ? config.move_weight : 0.0;
+  return config;
+}
+
 }  // namespace topas::testing

@@ -87,4 +87,7 @@ struct Shape {
 /// A config for it, both presets and all options by chance; the prefixes and a few requests fit.
 [[nodiscard]] Config random_config(Random& random);
 
+/// The same with gains that are services, admitted by arrival.
+[[nodiscard]] Config random_service_config(Random& random);
+
 }  // namespace topas::testing

@@ -58,6 +58,7 @@ void World::build_task(std::uint32_t number) {
   const auto& model = models_.emplace_back(config_, id, graph_of(task.after), task.stages.front().outlooks(), outlooks,
                                            detail::TaskModel::Scope::whole_path);
   instance_.tasks.push_back({&id, task.arrival, task.age_factor, &model});
+  instance_.tasks.back().overdue = task.overdue && config_.overtake_limit > 0.0;
 }
 
 void World::build_requests() {
@@ -65,7 +66,7 @@ void World::build_requests() {
   for (const auto& request : requests_) {
     auto& list = request.running ? instance_.running : instance_.waiting;
     list.push_back({&request.id, request.agent, request.task, bits[request.task]++, request.kv_tokens, request.redo,
-                    request.revoke});
+                    request.revoke, request.service_s, request.firm});
   }
   const auto by_agent_and_id = [](const auto& a, const auto& b) {
     return a.agent != b.agent ? a.agent < b.agent : *a.id < *b.id;
@@ -122,6 +123,31 @@ void fill_randomly(World& world, Random& random) {
     } else {
       world.waiting(id, agent, task, random.between(1, 30), random.quarters(4),
                     static_cast<std::uint32_t>(random.below(sizes[task])));
+    }
+  }
+}
+
+void fill_with_a_queue(World& world, Random& random) {
+  const auto agents = static_cast<std::uint32_t>(random.between(3, 7));
+  for (std::uint32_t agent = 0; agent < agents; ++agent) {
+    world.agent(random.between(0, 15), random.chance(0.4), random.between(0, 2));
+  }
+  const auto requests = static_cast<std::uint32_t>(random.between(10, 150));
+  for (std::uint32_t number = 0; number < requests; ++number) {
+    const auto arrival = static_cast<double>(random.between(0, 9));
+    const auto task = world.task({1.0}, {}, arrival, 1.0 + random.quarters(1));
+    if (random.chance(0.02)) {
+      world.overdue(task);
+    }
+    const Id id((number * 37) % 1000);
+    const auto agent = static_cast<std::uint32_t>(random.below(agents));
+    if (random.chance(0.04)) {
+      world.running(id, agent, task, random.between(1, 30), random.quarters(2), random.quarters(2), random.quarters(3));
+      if (random.chance(0.1)) {
+        world.firm();
+      }
+    } else {
+      world.waiting(id, agent, task, random.between(1, 30), random.quarters(4));
     }
   }
 }

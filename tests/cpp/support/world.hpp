@@ -29,6 +29,10 @@ class World {
                std::uint32_t stage = 0);
   void running(Id id, std::uint32_t agent, std::uint32_t task, std::int64_t kv_tokens, double redo = 0.0,
                double revoke = 0.0, double service_s = 0.0);
+  /// Nothing overtakes the requests of a task, where the config has a limit.
+  void overdue(std::uint32_t task) { tasks_[task].overdue = true; }
+  /// The last request, a running one, must not be preempted.
+  void firm() { requests_.back().firm = true; }
   void idle_resident(std::int64_t prefix_tokens) { idle_tokens_ += prefix_tokens; }
 
   /// The indexed instance; it points into this world.
@@ -43,6 +47,7 @@ class World {
     Adjacency after;
     double arrival = 0.0;
     double age_factor = 1.0;
+    bool overdue = false;
   };
   struct Request {
     Id id;
@@ -54,6 +59,7 @@ class World {
     double redo = 0.0;
     double revoke = 0.0;
     bool running = false;
+    bool firm = false;
   };
 
   void build_task(std::uint32_t number);
@@ -71,6 +77,9 @@ class World {
 
 /// Fills a world by chance: quarters of seconds, so that many values tie.
 void fill_randomly(World& world, Random& random);
+
+/// Many requests, for gains that are services, admitted by arrival; some tasks are overdue.
+void fill_with_a_queue(World& world, Random& random);
 
 /// Tasks of parallel stages with a request each.
 void fill_with_siblings(World& world, Random& random);
