@@ -187,7 +187,7 @@ void GreedyPack::complete(const RequestView& request) {
 
 /// With count_running, the kept requests count as hypothetically completed (SPEC section 6).
 void GreedyPack::complete_running() {
-  if (!instance_.config->count_running) {
+  if (!instance_.config->count_running || instance_.gains_are_services()) {
     return;
   }
   for (const RequestView& request : instance_.running) {
@@ -254,6 +254,9 @@ bool GreedyPack::fits(const RequestView& request) const noexcept {
 /// The first place from here on that is open and fits.
 std::uint32_t GreedyPack::next_fitting(std::uint32_t place) const {
   const std::int64_t most = slots_ < 1 ? -1 : room_;
+  if (uncovered_count_ == 0) {
+    return order_.next(place, most, [](const Ranked&) { return true; });
+  }
   return order_.next(place, most, [this](const Ranked& ranked) { return ranked.kv_tokens <= room_for(ranked.agent); });
 }
 
@@ -280,12 +283,22 @@ GreedyPack::Choice GreedyPack::next_in_turn() {
   return {option_of(order_[first_].option.request), loose_.size(), true};
 }
 
+/// Whether a place has a density that ties with no later one's but its own.
+bool GreedyPack::stands_alone(std::uint32_t place) const {
+  const auto density = [this](std::uint32_t at) { return order_[at].option.density; };
+  return place < order_.size() &&
+         (order_[place].run_end == order_.size() || !tie(density(order_[place].run_end), density(place)));
+}
+
 /// The largest density among the options that fit, ties by precedes().
 GreedyPack::Choice GreedyPack::best_option() {
   if (in_turn()) {
     return next_in_turn();
   }
   first_ = next_fitting(first_);
+  if (loose_.empty() && stands_alone(first_)) {
+    return {order_[first_].option, 0, true};
+  }
   double largest = first_ < order_.size() ? order_[first_].option.density : -std::numeric_limits<double>::infinity();
   for (const Option& option : loose_) {
     if (option.density > largest && fits(instance_.waiting[option.request])) {

@@ -109,6 +109,7 @@ class GreedyPack {
   [[nodiscard]] std::uint32_t next_fitting(std::uint32_t place) const;
   [[nodiscard]] Choice next_in_turn();
   [[nodiscard]] Choice best_option();
+  [[nodiscard]] bool stands_alone(std::uint32_t place) const;
   void consider_ranked(double largest, Choice& best) const;
   [[nodiscard]] bool precedes(const Option& left, const Option& right) const;
   void admit(const Choice& choice);

@@ -13,8 +13,10 @@ namespace topas::detail {
 
 namespace {
 
-/// Of the density: sets leave more room than the one it is of, or less.
+/// Of the density: sets leave more room than the one it is of, or less. The sets of the greedy search differ from one
+/// another by an agent or two; most that come near the best have less room.
 constexpr std::array<double, kPrices> kAround{1.0, 0.6, 1.3, 2.0};
+constexpr std::array<double, kPrices> kAbove{1.0, 1.2, 1.5, 2.0};
 
 /// What the last of the tasks gains that fill so many slots, for each slot; the best first.
 double gain_of_last_slot(const Instance& instance, const GreedyPack& pack, std::int64_t slots) {
@@ -50,8 +52,10 @@ void add_to_each(Number* __restrict sums, const Number* __restrict values, Numbe
 
 Prices choose_prices(const Instance& instance, const GreedyPack& pack, double density) {
   Prices prices;
+  const bool enumerates = std::cmp_less_equal(instance.agents.size(), instance.config->enumerate_max_agents);
+  const auto& times = enumerates ? kAround : kAbove;
   for (std::size_t price = 0; price < kPrices; ++price) {
-    prices.token[price] = kAround[price] * density;
+    prices.token[price] = times[price] * density;
   }
   const auto slots = instance.slots_beside(0);
   if (slots < std::ssize(instance.waiting)) {

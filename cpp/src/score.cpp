@@ -18,11 +18,14 @@ void Score::start(std::span<const std::uint32_t> members, const std::vector<std:
     (agent.resident ? staying : incoming) += agent.prefix_tokens;
     terms_.reuse += agent.reuse;
   }
-  for (std::uint32_t at = 0; at < inside.size(); ++at) {
-    if (inside[at] == 0) {
-      terms_.redo += instance_.agents[at].redo;
-      terms_.revoke += instance_.agents[at].revoke;
+  for (std::size_t at = 0; at < instance_.running.size();) {  // by agent
+    const std::uint32_t number = instance_.running[at].agent;
+    const AgentView& agent = instance_.agents[number];
+    if (inside[number] == 0) {
+      terms_.redo += agent.redo;
+      terms_.revoke += agent.revoke;
     }
+    at = agent.running.end;
   }
   const bool once = instance_.config->move_model == MoveModel::once;
   // By `once` an idle prefix leaves for nothing, and one that is still wanted must be loaded again, whoever waits now.
