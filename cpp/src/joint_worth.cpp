@@ -13,10 +13,11 @@ namespace topas::detail {
 
 namespace {
 
-/// Of the density: sets leave more room than the one it is of, or less. The sets of the greedy search differ from one
-/// another by an agent or two; most that come near the best have less room.
+/// Of the density: sets leave more room than the one it is of, or less. Of many agents' sets those that come near the
+/// best differ from the present one by little, and most leave less.
 constexpr std::array<double, kPrices> kAround{1.0, 0.6, 1.3, 2.0};
 constexpr std::array<double, kPrices> kAbove{1.0, 1.2, 1.5, 2.0};
+constexpr std::size_t kManyAgents = 16;
 
 /// What the last of the tasks gains that fill so many slots, for each slot; the best first.
 double gain_of_last_slot(const Instance& instance, const GreedyPack& pack, std::int64_t slots) {
@@ -52,8 +53,7 @@ void add_to_each(Number* __restrict sums, const Number* __restrict values, Numbe
 
 Prices choose_prices(const Instance& instance, const GreedyPack& pack, double density) {
   Prices prices;
-  const bool enumerates = std::cmp_less_equal(instance.agents.size(), instance.config->enumerate_max_agents);
-  const auto& times = enumerates ? kAround : kAbove;
+  const auto& times = instance.agents.size() > kManyAgents ? kAbove : kAround;
   for (std::size_t price = 0; price < kPrices; ++price) {
     prices.token[price] = times[price] * density;
   }
