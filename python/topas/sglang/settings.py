@@ -22,7 +22,7 @@ _ONCE: Mapping[str, Any] = {
     "reuse_weight": 4.0,
     "move_model": "once",
     "work_conserving": True,
-    "reserve_limit": 3.0,
+    "reserve_limit": 2.0,
 }
 _IN_AN_ENGINE: Mapping[str, Mapping[str, Any]] = {
     "default": {**_ONCE, "redo_weight": 30.0},
