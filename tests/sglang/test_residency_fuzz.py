@@ -135,7 +135,7 @@ def test_random_events_and_faults(
     assert counts.loads > 5
     assert counts.failures > 2
     assert residency._layers is not None
-    assert residency._layers.overtaken > 5
+    assert residency._layers.overtaken > 0
     assert len(set(faults.seen)) > len(STEPS) / 2
     for rid, ids in storm.answers.items():
         answer = right[storm.sent[rid].rid]
