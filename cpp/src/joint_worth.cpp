@@ -246,9 +246,11 @@ Worth JointWorth::with_toggled(std::uint32_t first, std::uint32_t second) {
   Worth worth = base_;
   add_worth(worth, 1.0, each_[first].data());
   if (second != first) {
-    tell_with(first);
     add_worth(worth, 1.0, each_[second].data());
-    add_worth(worth, 1.0, jointly_[second].data());
+    // Of swaps those that drop the same agent follow one another, whichever of the two comes first.
+    const bool by_second = inside_[second] != 0;
+    tell_with(by_second ? second : first);
+    add_worth(worth, 1.0, jointly_[by_second ? first : second].data());
   }
   return worth;
 }
@@ -271,27 +273,30 @@ void JointWorth::tell_each() {
 }
 
 /// In the groups of both agents, and only there, the two together change something else than the sum of each.
-void JointWorth::tell_with(std::uint32_t first) {
-  if (told_with_ == first) {
+void JointWorth::tell_with(std::uint32_t agent) {
+  if (told_with_ == agent) {
     return;
   }
-  told_with_ = first;
+  told_with_ = agent;
   jointly_.resize(instance_.agents.size());
-  for (const auto agent : with_) {
-    jointly_[agent] = {};
+  for (const auto other : with_) {
+    jointly_[other] = {};
   }
   with_.clear();
-  for (const Place& place : places_[first]) {
+  for (const Place& place : places_[agent]) {
     const Group& group = groups_[place.group];
     const std::size_t without = group.set;
     for (const Member& member : group.members) {
-      if (member.agent == first) {
+      if (member.agent == agent) {
         continue;
       }
+      // The smaller agent first, so that the sums are the same to the bit whichever agent asks.
+      const auto [lower, higher] = member.agent < agent ? std::pair(member.bits, place.bits)
+                                                        : std::pair(place.bits, member.bits);
       Worth& both = jointly_[member.agent];
       add_worth(both, 1.0, &group.worth[without * kPrices]);
-      add_worth(both, -1.0, &group.worth[(without ^ place.bits) * kPrices]);
-      add_worth(both, -1.0, &group.worth[(without ^ member.bits) * kPrices]);
+      add_worth(both, -1.0, &group.worth[(without ^ lower) * kPrices]);
+      add_worth(both, -1.0, &group.worth[(without ^ higher) * kPrices]);
       add_worth(both, 1.0, &group.worth[(without ^ place.bits ^ member.bits) * kPrices]);
       with_.push_back(member.agent);
     }

@@ -52,7 +52,8 @@ class JointWorth {
   /// At least what any admissions are worth from the set that start_from() named with these agents toggled, each once:
   /// taken in, or left out.
   [[nodiscard]] Worth with_toggled(std::span<const std::uint32_t> agents);
-  /// The same of one agent or two, up to rounding; cheap when the first one is that of the call before.
+  /// The same of one agent or two, up to rounding; cheap when one of them, the first or that of the set, is that of the
+  /// call before.
   [[nodiscard]] Worth with_toggled(std::uint32_t first, std::uint32_t second);
   /// Of all summands together: what rounding is relative to.
   [[nodiscard]] double size() const noexcept { return size_; }
@@ -91,7 +92,7 @@ class JointWorth {
   [[nodiscard]] Group& group_of_siblings();
   void index_groups();
   void tell_each();
-  void tell_with(std::uint32_t first);
+  void tell_with(std::uint32_t agent);
   static void add_worth(Worth& sum, double times, const double* values) noexcept;
 
   const Instance& instance_;
@@ -106,7 +107,7 @@ class JointWorth {
   // What toggling changes, told when it is asked for.
   bool each_told_ = false;
   std::vector<Worth> each_;            // of each agent alone
-  std::uint32_t told_with_ = kNobody;  // the first of the pairs
+  std::uint32_t told_with_ = kNobody;  // one of the pairs
   std::vector<Worth> jointly_;         // of each agent: what both change beyond what each does, with that one
   std::vector<std::uint32_t> with_;    // the agents for which that is not zero
   double size_ = 0.0;
