@@ -170,8 +170,14 @@ void SnapshotInstance::add_tasks() {
         return stages[at].finished ? 0.0 : detail::expected_residual(stages[at], 0.0);
       });
     }
-    instance_.tasks.push_back(
-        detail::view_of_task(config_, task.state->id, task.state->arrival, model, age_scale_s_, snapshot_.now, path_s));
+    detail::TaskView view =
+        detail::view_of_task(config_, task.state->id, task.state->arrival, age_scale_s_, snapshot_.now, path_s);
+    if (model != nullptr) {
+      view.model = model;
+      view.words = static_cast<std::uint32_t>(model->words());
+      view.tells_sets = model->tells_sets();
+    }
+    instance_.tasks.push_back(view);
   }
 }
 

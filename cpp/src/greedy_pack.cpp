@@ -1,6 +1,7 @@
 #include "greedy_pack.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -47,7 +48,7 @@ void GreedyPack::rank_waiting() {
       if (depends_on_running(request.task) && !in_turn()) {
         unranked_.push_back(at);
       } else {
-        ranked.push_back({option_of(at), request.agent, 0, request.kv_tokens});
+        ranked.push_back({option_alone(at), request.agent, 0, request.kv_tokens});
       }
     }
     unranked_of_.push_back({first_unranked, static_cast<std::uint32_t>(unranked_.size())});
@@ -78,7 +79,7 @@ void GreedyPack::bound_gains() {
     const double together = most_gain_of_[task] = gain_of_all(view);
     for (auto at = view.waiting.begin; at < view.waiting.end; ++at) {
       const std::uint32_t request = instance_.waiting_of_tasks[at];
-      const double alone = view.scale() * view.model->expected_service_s(instance_.waiting[request].bit);
+      const double alone = view.scale() * instance_.waiting[request].service_s;
       most_gain_[request] = std::min(alone, together);
     }
   }
@@ -87,16 +88,24 @@ void GreedyPack::bound_gains() {
 /// What a task gains, aged, when all its requests complete that may count; no set is being packed.
 double GreedyPack::gain_of_all(const TaskView& task) {
   const auto set = completions(task);
-  const double before = path_of(task);
   for (auto at = task.waiting.begin; at < task.waiting.end; ++at) {
     set_bit(set, instance_.waiting[instance_.waiting_of_tasks[at]].bit, true);
   }
   for (auto at = task.running.begin; instance_.config->count_running && at < task.running.end; ++at) {
     set_bit(set, instance_.running[instance_.running_of_tasks[at]].bit, true);
   }
-  const double after = path_of(task);
+  Fall fall = task.fall;
+  if (set.size() > 1 || fall.set != set.front()) {
+    const double after = path_of(task);
+    fall.set = set.front();
+    std::fill(set.begin(), set.end(), 0);
+    fall.seconds = path_of(task) - after;
+    if (set.size() == 1 && task.keep_fall != nullptr) {
+      *task.keep_fall = fall;
+    }
+  }
   std::fill(set.begin(), set.end(), 0);
-  return std::max(task.scale() * (before - after), 0.0);
+  return std::max(task.scale() * fall.seconds, 0.0);
 }
 
 Allocation GreedyPack::pack(std::span<const std::uint32_t> members) {
@@ -219,6 +228,34 @@ Option GreedyPack::option_of(std::uint32_t request) {
   return option_of(request, path_before_each(instance_.tasks[instance_.waiting[request].task]));
 }
 
+/// The marginal of a request while nothing of its task is completed.
+Option GreedyPack::option_alone(std::uint32_t request) {
+  const RequestView& view = instance_.waiting[request];
+  const TaskView& task = instance_.tasks[view.task];
+  if (instance_.gains_are_services()) {
+    return option_of(request, 0.0);
+  }
+  double fall_s = view.fall_s;
+  if (std::isnan(fall_s)) {
+    fall_s = fall_with(view, path_before_each(task));
+    if (view.keep_fall != nullptr) {
+      *view.keep_fall = fall_s;
+    }
+  }
+  const double gain = task.scale() * fall_s;
+  return {request, gain, gain / static_cast<double>(view.kv_tokens)};
+}
+
+/// What completing a request as well takes off the path of its task, seconds; `before`: path_of() the task.
+double GreedyPack::fall_with(const RequestView& request, double before) {
+  const TaskView& task = instance_.tasks[request.task];
+  const auto set = completions(task);
+  set_bit(set, request.bit, true);
+  const double after = path_of(task);
+  set_bit(set, request.bit, false);
+  return before - after;
+}
+
 /// The marginal of a request; `before`: path_of() its task.
 Option GreedyPack::option_of(std::uint32_t request, double before) {
   const RequestView& view = instance_.waiting[request];
@@ -227,11 +264,7 @@ Option GreedyPack::option_of(std::uint32_t request, double before) {
     const double gain = task.scale() * view.service_s;
     return {request, gain, gain / static_cast<double>(view.kv_tokens)};
   }
-  const auto set = completions(task);
-  set_bit(set, view.bit, true);
-  const double after = path_of(task);
-  set_bit(set, view.bit, false);
-  const double gain = task.scale() * (before - after);
+  const double gain = task.scale() * fall_with(view, before);
   return {request, gain, gain / static_cast<double>(view.kv_tokens)};
 }
 

@@ -117,6 +117,8 @@ class GreedyPack {
   void complete(const RequestView& request);
   [[nodiscard]] double path_of(const TaskView& task);
   [[nodiscard]] double path_before_each(const TaskView& task);
+  [[nodiscard]] double fall_with(const RequestView& request, double before);
+  [[nodiscard]] Option option_alone(std::uint32_t request);
   [[nodiscard]] Option option_of(std::uint32_t request);
   [[nodiscard]] Option option_of(std::uint32_t request, double before);
   [[nodiscard]] std::span<std::uint64_t> completions(const TaskView& task) noexcept {

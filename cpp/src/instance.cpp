@@ -51,7 +51,6 @@ void Instance::index() {
   words = 0;
   for (auto& task : tasks) {
     task.first_word = words;
-    task.words = task.model == nullptr ? 0 : static_cast<std::uint32_t>(task.model->words());
     words += task.words;
   }
   resident_tokens = idle_resident_tokens;
@@ -107,9 +106,9 @@ double age_factor(const Config& config, double age_scale_s, double now, double a
   return 1.0 + config.age_weight * std::max(now - arrival, 0.0) / age_scale_s;
 }
 
-TaskView view_of_task(const Config& config, const Id& id, double arrival, const TaskModel* model, double age_scale_s,
-                      double now, double path_s) noexcept {
-  TaskView view{&id, arrival, age_factor(config, age_scale_s, now, arrival), model};
+TaskView view_of_task(const Config& config, const Id& id, double arrival, double age_scale_s, double now,
+                      double path_s) noexcept {
+  TaskView view{&id, arrival, age_factor(config, age_scale_s, now, arrival)};
   view.path_s = path_s;
   if (age_scale_s > 0.0) {
     constexpr double kShortestPath = 1.0;

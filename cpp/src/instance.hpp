@@ -19,6 +19,8 @@ struct Range {
   [[nodiscard]] std::uint32_t size() const noexcept { return end - begin; }
 };
 
+inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
 /// An agent with waiting or running requests.
 struct AgentView {
   const Id* id = nullptr;
@@ -43,8 +45,16 @@ struct RequestView {
   std::int64_t kv_tokens = 0;
   double redo = 0.0;       ///< running only
   double revoke = 0.0;     ///< running only
-  double service_s = 0.0;  ///< d, where gains are services or some are firm
+  double service_s = 0.0;  ///< d
   bool firm = false;       ///< running only: must not be preempted
+  double fall_s = kUnknown;      ///< what completing it alone takes off the path of its task, where that is known
+  double* keep_fall = nullptr;   ///< where to keep it for the next decision, if anywhere
+};
+
+/// By how much the path of a task falls when the requests of a set, of bits, complete; unknown of none.
+struct Fall {
+  std::uint64_t set = 0;
+  double seconds = 0.0;
 };
 
 /// A waiting request that is no candidate, since room is kept for an earlier one (`reserve_limit`).
@@ -58,13 +68,16 @@ struct TaskView {
   const Id* id = nullptr;
   double arrival = 0.0;
   double age_factor = 1.0;           ///< g
-  const TaskModel* model = nullptr;  ///< none where gains are services
+  const TaskModel* model = nullptr;  ///< none where gains are services; what follows is read without it
+  std::uint32_t words = 0;           ///< of a completion set
+  bool tells_sets = false;           ///< of the model
+  Fall fall{};                       ///< of a set of requests, where one is known
+  Fall* keep_fall = nullptr;         ///< where to keep one for the next decision, if anywhere
   double urgency = 1.0;              ///< u
   bool overdue = false;              ///< nothing overtakes its requests
   double path_s = 0.0;               ///< longest path of its expected residuals, where anything goes by it
   // The rest is filled in by Instance::index().
   std::uint32_t first_word = 0;  ///< into buffers of completion sets
-  std::uint32_t words = 0;
   Range waiting{};  ///< into Instance::waiting_of_tasks
   Range running{};  ///< into Instance::running_of_tasks
 
@@ -117,9 +130,10 @@ struct Instance {
 /// g = 1 + rho * max(now - arrival, 0) / H_age; 1 when ageing is off or its scale unknown.
 [[nodiscard]] double age_factor(const Config& config, double age_scale_s, double now, double arrival) noexcept;
 
-/// A task as decisions weigh it: `path_s` is the longest path of its expected residuals, seconds.
-[[nodiscard]] TaskView view_of_task(const Config& config, const Id& id, double arrival, const TaskModel* model,
-                                    double age_scale_s, double now, double path_s) noexcept;
+/// A task as decisions weigh it: `path_s` is the longest path of its expected residuals, seconds. Its model is
+/// left to the caller.
+[[nodiscard]] TaskView view_of_task(const Config& config, const Id& id, double arrival, double age_scale_s, double now,
+                                    double path_s) noexcept;
 
 /// What preempting a running request costs and whether it may be, into its view; service_s is set.
 void charge_preemption(const Config& config, const TaskView& task, std::int64_t input_tokens,

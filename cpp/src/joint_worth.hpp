@@ -39,7 +39,7 @@ class JointWorth {
  public:
   /// Whether a task's siblings count jointly.
   [[nodiscard]] static bool counts(const GreedyPack& pack, const TaskView& task) noexcept {
-    return pack.has_siblings(task) && task.model->tells_sets();
+    return pack.has_siblings(task) && task.tells_sets;
   }
 
   /// `tasks`: those that count jointly and are worth something. `apart`: of each agent, what its requests of the other

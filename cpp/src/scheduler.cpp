@@ -209,6 +209,7 @@ void Scheduler::request_completed(double now, const Id& request, double service_
   ++stage.completed;
   task.service_s += service_s;
   task.workflow->profiles[entry.stage].record_request(service_s);
+  ++task.workflow->version;
   state_->remove(entry);
   state_->touch(now);
 }
@@ -247,6 +248,7 @@ void Scheduler::stage_completed(double now, const Id& task, const Id& stage) {
   check_idle(owner, index, stage);
   if (owner.stages[index].completed > 0) {
     owner.workflow->profiles[index].record_total(owner.stages[index].service_s);
+    ++owner.workflow->version;
   }
   state_->finish_stage(owner, index, StageStatus::completed);
   if (owner.open == 0) {

@@ -39,6 +39,7 @@ struct WorkflowEntry {
   std::vector<Profile> profiles;  ///< of each stage
   std::vector<Agent*> agents;     ///< of each stage
   std::int64_t tasks = 0;
+  std::uint64_t version = 0;  ///< changes with every profile
 };
 
 enum class StageStatus : std::uint8_t { open, completed, skipped };
@@ -62,12 +63,14 @@ struct Task {
   std::uint64_t version = 0;       ///< changes with every event that touches it
 
   // What decisions remember, and their scratch.
-  mutable PathBlocks blocks;  ///< empty until asked for, and again when a stage ends
+  mutable std::uint64_t stamp = 0;  ///< of what is remembered here and of its requests
+  mutable PathBlocks blocks;        ///< empty until asked for, and again when a stage ends
   mutable std::optional<TaskModel> model;
   mutable std::uint64_t model_stamp = 0;
   mutable std::uint64_t model_own = 0;  ///< the part of the stamp that is not the profiles'
-  mutable double path_s = 0.0;          ///< longest path of the expected residuals
-  mutable std::uint64_t path_stamp = 0;
+  mutable bool tells_sets = false;      ///< of the model
+  mutable Fall fall{};
+  mutable double path_s = 0.0;  ///< longest path of the expected residuals
   mutable std::uint64_t seen = 0;
   mutable std::uint32_t slot = 0;
 };
@@ -89,6 +92,11 @@ struct Request {
   bool running = false;
   std::optional<StoredCredit> credit;  ///< while it runs
   std::uint64_t seen = 0;              ///< scratch of a commit
+
+  // What decisions remember, as long as the stamp of the task says.
+  mutable std::uint32_t bit = 0;       ///< place among the requests of the task
+  mutable double service_s = 0.0;      ///< d
+  mutable double fall_s = kUnknown;    ///< see RequestView
 };
 
 /// A decision as entries of the tables.
@@ -154,7 +162,8 @@ struct Scheduler::State {
   // Views.
   [[nodiscard]] double expected_service_s(const detail::Request& request) const;
   [[nodiscard]] std::uint64_t stamp_of(const detail::TaskModel& model, const detail::Task& task) const;
-  [[nodiscard]] const detail::TaskModel& model_of(const detail::Task& task) const;
+  void follow(const detail::Task& task) const;
+  void follow_model(const detail::Task& task) const;
   [[nodiscard]] double path_of(const detail::Task& task) const;
   [[nodiscard]] detail::TaskView view_of(const detail::Task& task, double age_scale_s, double now) const;
   /// The state as a decision sees it, until the next one is asked for.

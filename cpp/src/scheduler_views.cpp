@@ -70,11 +70,34 @@ std::uint64_t Scheduler::State::stamp_of(const TaskModel& model, const Task& tas
   return stamp;
 }
 
-/// Kept until an event touches the task, a profile that it builds on, or the settings.
-const TaskModel& Scheduler::State::model_of(const Task& task) const {
-  if (task.model.has_value() && task.model_stamp == stamp_of(*task.model, task)) {
-    return *task.model;
+/// Brings what is remembered of a task up to date: nothing to do until an event touches it, a profile of its workflow,
+/// or the settings. Thousands of tasks wait for that look, so it reads nothing but the task and one number of its
+/// workflow.
+void Scheduler::State::follow(const Task& task) const {
+  const std::uint64_t stamp = task.version + config_version + task.workflow->version + 1;  // each only grows
+  if (task.stamp == stamp) {
+    return;
   }
+  std::uint32_t bit = 0;
+  for (const auto* request : task.requests) {
+    request->bit = bit++;
+    request->service_s = expected_service_s(*request);
+  }
+  if (config.gain_model == GainModel::path) {
+    follow_model(task);
+  }
+  if (config.urgency > 0.0) {
+    task.path_s = path_of(task);
+  }
+  task.stamp = stamp;
+}
+
+/// The model is kept until an event touches the task, a profile that it builds on, or the settings.
+void Scheduler::State::follow_model(const Task& task) const {
+  if (task.model.has_value() && task.model_stamp == stamp_of(*task.model, task)) {
+    return;
+  }
+  task.fall = {};
   stage_outlooks.clear();
   for (std::size_t at = 0; at < task.stages.size(); ++at) {
     const auto& profile = task.workflow->profiles[at];
@@ -83,7 +106,8 @@ const TaskModel& Scheduler::State::model_of(const Task& task) const {
   }
   request_outlooks.clear();
   for (const auto* request : task.requests) {
-    request_outlooks.push_back({request->stage, expected_service_s(*request)});
+    request_outlooks.push_back({request->stage, request->service_s});
+    request->fall_s = detail::kUnknown;
   }
   const std::uint64_t own = task.version + config_version;  // both only grow
   const bool followed =
@@ -98,43 +122,41 @@ const TaskModel& Scheduler::State::model_of(const Task& task) const {
     task.model_own = own;
   }
   task.model_stamp = stamp_of(*task.model, task);
-  return *task.model;
+  task.tells_sets = task.model->tells_sets();
 }
 
-/// Longest path of the expected residuals, kept likewise.
+/// Longest path of the expected residuals.
 double Scheduler::State::path_of(const Task& task) const {
-  const auto& profiles = task.workflow->profiles;
-  std::uint64_t stamp = task.version + config_version + 1;
-  for (const auto& profile : profiles) {
-    stamp += profile.version();
-  }
-  if (task.path_stamp != stamp) {
-    task.path_stamp = stamp;
-    task.path_s = detail::longest_path(task.workflow->workflow.graph(), ends, [&](std::uint32_t at) {
-      const auto& stage = task.stages[at];
-      if (stage.status != StageStatus::open) {
-        return 0.0;
-      }
-      const auto& profile = profiles[at];
-      return stage.service_s == 0.0 ? profile.mean_total_s()
-                                    : detail::expected_residual({false, profile.sorted_totals(), stage.service_s,
-                                                                 profile.request_s(), profile.totals_version()},
-                                                                0.0);
-    });
-  }
-  return task.path_s;
+  return detail::longest_path(task.workflow->workflow.graph(), ends, [&](std::uint32_t at) {
+    const auto& stage = task.stages[at];
+    if (stage.status != StageStatus::open) {
+      return 0.0;
+    }
+    const auto& profile = task.workflow->profiles[at];
+    return stage.service_s == 0.0 ? profile.mean_total_s()
+                                  : detail::expected_residual({false, profile.sorted_totals(), stage.service_s,
+                                                               profile.request_s(), profile.totals_version()},
+                                                              0.0);
+  });
 }
 
 detail::TaskView Scheduler::State::view_of(const Task& task, double age_scale_s, double now) const {
-  const bool by_path = config.gain_model == GainModel::path;
-  return detail::view_of_task(config, task.id, task.arrival, by_path ? &model_of(task) : nullptr, age_scale_s, now,
-                              config.urgency > 0.0 ? path_of(task) : 0.0);
+  follow(task);
+  detail::TaskView view = detail::view_of_task(config, task.id, task.arrival, age_scale_s, now,
+                                               config.urgency > 0.0 ? task.path_s : 0.0);
+  if (config.gain_model == GainModel::path) {
+    view.model = &*task.model;
+    view.words = static_cast<std::uint32_t>((task.requests.size() + 63) / 64);
+    view.tells_sets = task.tells_sets;
+    view.fall = task.fall;
+    view.keep_fall = &task.fall;
+  }
+  return view;
 }
 
 const Instance& Scheduler::State::view(double now) const {
   const std::uint64_t mark = ++decisions;
   const double scale = age_scale_s();
-  const bool services = config.gain_model == GainModel::service || config.preempt_limit > 0.0;
   instance.clear();
   instance.config = &config;
   const auto view_of_request = [&](const Request& request, std::uint32_t agent) {
@@ -144,12 +166,10 @@ const Instance& Scheduler::State::view(double now) const {
       task.slot = static_cast<std::uint32_t>(instance.tasks.size());
       instance.tasks.push_back(view_of(task, scale, now));
     }
-    const auto bit = detail::place_of(task.requests, request.id);
-    RequestView view{&request.id, agent, task.slot, static_cast<std::uint32_t>(bit - task.requests.begin()),
-                     request.kv_tokens};
-    if (services) {
-      view.service_s = expected_service_s(request);
-    }
+    RequestView view{&request.id, agent, task.slot, request.bit, request.kv_tokens};
+    view.service_s = request.service_s;
+    view.fall_s = request.fall_s;
+    view.keep_fall = &request.fall_s;
     return view;
   };
   count_next_stages(agents, mark);
