@@ -43,12 +43,12 @@ struct RequestView {
   std::uint32_t task = 0;
   std::uint32_t bit = 0;  ///< place in the task's completion sets
   std::int64_t kv_tokens = 0;
-  double redo = 0.0;       ///< running only
-  double revoke = 0.0;     ///< running only
-  double service_s = 0.0;  ///< d
-  bool firm = false;       ///< running only: must not be preempted
-  double fall_s = kUnknown;      ///< what completing it alone takes off the path of its task, where that is known
-  double* keep_fall = nullptr;   ///< where to keep it for the next decision, if anywhere
+  double redo = 0.0;            ///< running only
+  double revoke = 0.0;          ///< running only
+  double service_s = 0.0;       ///< d
+  bool firm = false;            ///< running only: must not be preempted
+  double fall_s = kUnknown;     ///< what completing it alone takes off the path of its task, where that is known
+  double* keep_fall = nullptr;  ///< where to keep it for the next decision, if anywhere
 };
 
 /// By how much the path of a task falls when the requests of a set, of bits, complete; unknown of none.
@@ -78,8 +78,8 @@ struct TaskView {
   double path_s = 0.0;               ///< longest path of its expected residuals, where anything goes by it
   // The rest is filled in by Instance::index().
   std::uint32_t first_word = 0;  ///< into buffers of completion sets
-  Range waiting{};  ///< into Instance::waiting_of_tasks
-  Range running{};  ///< into Instance::running_of_tasks
+  Range waiting{};               ///< into Instance::waiting_of_tasks
+  Range running{};               ///< into Instance::running_of_tasks
 
   /// g * u: what its gains are multiplied by.
   [[nodiscard]] double scale() const noexcept { return age_factor * urgency; }

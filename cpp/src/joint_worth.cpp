@@ -291,8 +291,8 @@ void JointWorth::tell_with(std::uint32_t agent) {
         continue;
       }
       // The smaller agent first, so that the sums are the same to the bit whichever agent asks.
-      const auto [lower, higher] = member.agent < agent ? std::pair(member.bits, place.bits)
-                                                        : std::pair(place.bits, member.bits);
+      const auto [lower, higher] =
+          member.agent < agent ? std::pair(member.bits, place.bits) : std::pair(place.bits, member.bits);
       Worth& both = jointly_[member.agent];
       add_worth(both, 1.0, &group.worth[without * kPrices]);
       add_worth(both, -1.0, &group.worth[(without ^ lower) * kPrices]);

@@ -135,7 +135,7 @@ void Scheduler::task_arrived(double now, const Id& task, const Id& workflow, std
     throw ArgumentError(text("since: must be finite and at most now = ", now, ", got ", *since));
   }
   auto& entry = state_->workflow(workflow);
-  if (state_->tasks.contains(task)) {
+  if (state_->tasks.find(task) != nullptr) {
     throw StateError(text("task ", to_string(task), " has already arrived"));
   }
   auto added = std::make_unique<Task>();
@@ -144,7 +144,7 @@ void Scheduler::task_arrived(double now, const Id& task, const Id& workflow, std
   added->workflow = &entry;
   added->stages.resize(entry.workflow.stages().size());
   added->open = added->stages.size();
-  state_->tasks.emplace(task, std::move(added));
+  state_->tasks.insert(std::move(added));
   ++entry.tasks;
   state_->touch(now);
 }
@@ -171,7 +171,7 @@ void Scheduler::request_ready(double now, const Id& request, const Id& task, con
   check_tokens(input_tokens + max_new_tokens, "input_tokens + max_new_tokens", 1);
   check_open(owner, index, stage);
   check_predecessors(owner, index, stage);
-  if (state_->requests.contains(request)) {
+  if (state_->requests.find(request) != nullptr) {
     throw StateError(text("request ", to_string(request), " is already waiting or running"));
   }
   auto added = std::make_unique<Request>();
@@ -182,8 +182,7 @@ void Scheduler::request_ready(double now, const Id& request, const Id& task, con
   added->input_tokens = input_tokens;
   added->max_new_tokens = max_new_tokens;
   added->kv_tokens = input_tokens + max_new_tokens;
-  state_->insert(*added);
-  state_->requests.emplace(request, std::move(added));
+  state_->insert(state_->requests.insert(std::move(added)));
   state_->touch(now);
 }
 
@@ -303,21 +302,22 @@ void Scheduler::prefix_changed(double now, const Id& agent, std::int64_t prefix_
   auto& entry = state_->agent(agent);
   check_tokens(prefix_tokens, "prefix_tokens", 0);
   const std::int64_t moved = prefix_tokens - entry.prefix_tokens;  // from the requests to the prefix
-  const auto too_short = [moved](const Request* request) { return request->input_tokens < moved; };
+  const auto too_short = [moved](const auto& listed) { return listed.request->input_tokens < moved; };
   for (const auto* list : {&entry.waiting, &entry.running}) {
     const auto found = std::find_if(list->begin(), list->end(), too_short);
     if (found != list->end()) {
-      throw StateError(text("prefix_changed: request ", to_string((*found)->id), " has ",
-                            entry.prefix_tokens + (*found)->input_tokens, " input tokens in all, the prefix of agent ",
-                            to_string(agent), " cannot have ", prefix_tokens));
+      throw StateError(text("prefix_changed: request ", to_string(found->request->id), " has ",
+                            entry.prefix_tokens + found->request->input_tokens,
+                            " input tokens in all, the prefix of agent ", to_string(agent), " cannot have ",
+                            prefix_tokens));
     }
-    const auto empty = [moved](const Request* request) { return request->kv_tokens <= moved; };
+    const auto empty = [moved](const auto& listed) { return listed.request->kv_tokens <= moved; };
     if (std::any_of(list->begin(), list->end(), empty)) {
       throw StateError(text("prefix_changed: nothing would be left of a request of agent ", to_string(agent)));
     }
   }
   for (const auto* list : {&entry.waiting, &entry.running}) {
-    for (auto* request : *list) {
+    for (const auto& [key, request] : *list) {
       request->input_tokens -= moved;
       request->kv_tokens -= moved;
       ++request->task->version;  // its expected service may build on its input

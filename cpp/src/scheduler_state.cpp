@@ -21,21 +21,18 @@ namespace {
 
 constexpr double kServiceWeight = 0.1;  // of the latest task in H_age
 
-void insert_by_id(std::vector<Request*>& list, Request* request) {
-  list.insert(detail::place_of(list, request->id), request);
-}
-
-void erase_by_id(std::vector<Request*>& list, const Request* request) {
-  list.erase(detail::place_of(list, request->id));
-}
-
-template <class Table>
-auto& find(Table& table, const Id& id, const char* kind) {
-  const auto found = table.find(id);
-  if (found == table.end()) {
+template <class Entry>
+Entry& found(Entry* entry, const Id& id, const char* kind) {
+  if (entry == nullptr) {
     throw UnknownId(text(kind, " ", to_string(id), " is not known"));
   }
-  return found->second;
+  return *entry;
+}
+
+template <class Entry>
+Entry& find(std::map<Id, Entry>& table, const Id& id, const char* kind) {
+  const auto place = table.find(id);
+  return found(place == table.end() ? nullptr : &place->second, id, kind);
 }
 
 /// The request of a decision, once in each commit.
@@ -58,8 +55,8 @@ Agent* check_agent(Agent& agent, bool resident, std::uint64_t mark) {
 
 Agent& Scheduler::State::agent(const Id& id) { return find(agents, id, "agent"); }
 WorkflowEntry& Scheduler::State::workflow(const Id& name) { return find(workflows, name, "workflow"); }
-Task& Scheduler::State::task(const Id& id) { return *find(tasks, id, "task"); }
-Request& Scheduler::State::request(const Id& id) { return *find(requests, id, "request"); }
+Task& Scheduler::State::task(const Id& id) { return found(tasks.find(id), id, "task"); }
+Request& Scheduler::State::request(const Id& id) { return found(requests.find(id), id, "request"); }
 
 void Scheduler::State::check_clock(double now) const {
   if (!std::isfinite(now)) {
@@ -111,22 +108,22 @@ double Scheduler::State::age_scale_s() const {
 }
 
 void Scheduler::State::insert(Request& request) {
-  insert_by_id(request.agent->waiting, &request);
-  insert_by_id(request.task->requests, &request);
+  request.agent->waiting.insert(request);
+  request.task->requests.insert(request);
   ++request.task->stages[request.stage].live;
   ++request.task->version;
 }
 
 void Scheduler::State::start(Request& request, const StoredCredit& credit) {
-  erase_by_id(request.agent->waiting, &request);
-  insert_by_id(request.agent->running, &request);
+  request.agent->waiting.erase(request);
+  request.agent->running.insert(request);
   request.running = true;
   request.credit = credit;
 }
 
 void Scheduler::State::stop(Request& request) {
-  erase_by_id(request.agent->running, &request);
-  insert_by_id(request.agent->waiting, &request);
+  request.agent->running.erase(request);
+  request.agent->waiting.insert(request);
   request.running = false;
   request.credit.reset();
 }
@@ -134,11 +131,11 @@ void Scheduler::State::stop(Request& request) {
 void Scheduler::State::remove(Request& request) {
   Task& task = *request.task;
   auto& stage = task.stages[request.stage];
-  erase_by_id(request.running ? request.agent->running : request.agent->waiting, &request);
-  erase_by_id(task.requests, &request);
+  (request.running ? request.agent->running : request.agent->waiting).erase(request);
+  task.requests.erase(request);
   --stage.live;
   ++task.version;
-  requests.erase(requests.find(request.id));
+  requests.erase(request);
 }
 
 void Scheduler::State::finish_stage(Task& task, std::uint32_t stage, StageStatus status) {
@@ -170,7 +167,7 @@ void Scheduler::State::skip_orphans(Task& task, std::uint32_t from) {
 
 void Scheduler::State::end_task(Task& task, bool completed) {
   while (!task.requests.empty()) {
-    remove(*task.requests.back());
+    remove(*task.requests[task.requests.size() - 1].request);
   }
   if (completed && task.service_s > 0.0) {
     mean_task_service_s = mean_task_service_s.has_value()
@@ -178,7 +175,7 @@ void Scheduler::State::end_task(Task& task, bool completed) {
                               : task.service_s;
   }
   --task.workflow->tasks;
-  tasks.erase(tasks.find(task.id));
+  tasks.erase(task);
 }
 
 }  // namespace topas

@@ -1,18 +1,17 @@
 // The tables of the incremental door.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "id_table.hpp"
 #include "instance.hpp"
 #include "path_blocks.hpp"
 #include "profile.hpp"
+#include "request_list.hpp"
 #include "task_model.hpp"
 #include "topas/error.hpp"
 #include "topas/scheduler.hpp"
@@ -26,8 +25,8 @@ struct Agent {
   std::int64_t prefix_tokens = 0;
   bool resident = false;
   std::int64_t stages = 0;               ///< stages of registered workflows that name it
-  std::vector<Request*> waiting{};       ///< ascending id
-  std::vector<Request*> running{};       ///< ascending id
+  RequestList<Request> waiting{};        ///< ascending id
+  RequestList<Request> running{};        ///< ascending id
   mutable std::int64_t next_stages = 0;  ///< scratch of a decision
   std::uint64_t seen = 0;                ///< scratch of a commit
 
@@ -53,26 +52,26 @@ struct Stage {
 };
 
 struct Task {
-  Id id;
+  // What a decision reads of every task comes first.
   double arrival = 0.0;
   WorkflowEntry* workflow = nullptr;
-  std::vector<Stage> stages;
-  std::size_t open = 0;            ///< stages neither completed nor skipped
-  double service_s = 0.0;          ///< LLM service of all its finished requests
-  std::vector<Request*> requests;  ///< ascending id
-  std::uint64_t version = 0;       ///< changes with every event that touches it
+  std::uint64_t version = 0;        ///< changes with every event that touches it
+  RequestList<Request> requests;    ///< ascending id
+  mutable std::uint64_t seen = 0;   ///< scratch
+  mutable std::uint32_t slot = 0;   ///< scratch
+  mutable bool tells_sets = false;  ///< of the model; this and the rest is remembered
+  mutable std::uint64_t stamp = 0;  ///< of what is remembered, of its requests too
+  mutable double path_s = 0.0;      ///< longest path of the expected residuals
+  mutable Fall fall{};
 
-  // What decisions remember, and their scratch.
-  mutable std::uint64_t stamp = 0;  ///< of what is remembered here and of its requests
-  mutable PathBlocks blocks;        ///< empty until asked for, and again when a stage ends
+  Id id;
+  std::vector<Stage> stages;
+  std::size_t open = 0;    ///< stages neither completed nor skipped
+  double service_s = 0.0;  ///< LLM service of all its finished requests
   mutable std::optional<TaskModel> model;
   mutable std::uint64_t model_stamp = 0;
   mutable std::uint64_t model_own = 0;  ///< the part of the stamp that is not the profiles'
-  mutable bool tells_sets = false;      ///< of the model
-  mutable Fall fall{};
-  mutable double path_s = 0.0;  ///< longest path of the expected residuals
-  mutable std::uint64_t seen = 0;
-  mutable std::uint32_t slot = 0;
+  mutable PathBlocks blocks;            ///< empty until asked for, and again when a stage ends
 };
 
 struct StoredCredit {
@@ -82,21 +81,21 @@ struct StoredCredit {
 
 struct Request {
   Id id;
+  // What a decision reads of every request.
   Task* task = nullptr;
-  Agent* agent = nullptr;
-  std::uint32_t stage = 0;
-  std::int64_t input_tokens = 0;
   std::int64_t kv_tokens = 0;
+  mutable double service_s = 0.0;    ///< d; this and the next two are remembered as long as the stamp of the task says
+  mutable double fall_s = kUnknown;  ///< see RequestView
+  mutable std::uint32_t bit = 0;     ///< place among the requests of the task
+
+  std::uint32_t stage = 0;
+  Agent* agent = nullptr;
+  std::int64_t input_tokens = 0;
   std::int64_t max_new_tokens = 0;
   std::int64_t generated_tokens = 0;
   bool running = false;
   std::optional<StoredCredit> credit;  ///< while it runs
   std::uint64_t seen = 0;              ///< scratch of a commit
-
-  // What decisions remember, as long as the stamp of the task says.
-  mutable std::uint32_t bit = 0;       ///< place among the requests of the task
-  mutable double service_s = 0.0;      ///< d
-  mutable double fall_s = kUnknown;    ///< see RequestView
 };
 
 /// A decision as entries of the tables.
@@ -106,12 +105,6 @@ struct Changes {
   std::vector<Agent*> drop;
   std::vector<Agent*> load;
 };
-
-/// Where a request of that id is, or would be, in a list of ascending ids.
-[[nodiscard]] inline std::vector<Request*>::const_iterator place_of(const std::vector<Request*>& list, const Id& id) {
-  return std::lower_bound(list.begin(), list.end(), id,
-                          [](const Request* left, const Id& right) { return left->id < right; });
-}
 
 }  // namespace topas::detail
 
@@ -126,8 +119,8 @@ struct Scheduler::State {
   std::uint64_t version = 1;  ///< changes with everything that can change a decision
   std::map<Id, detail::Agent> agents;
   std::map<Id, detail::WorkflowEntry> workflows;
-  std::unordered_map<Id, std::unique_ptr<detail::Task>, IdHash> tasks;
-  std::unordered_map<Id, std::unique_ptr<detail::Request>, IdHash> requests;
+  detail::IdTable<detail::Task> tasks;
+  detail::IdTable<detail::Request> requests;
   std::optional<double> mean_task_service_s;  ///< exponentially weighted, of finished tasks
   std::uint64_t config_version = 0;
   mutable std::uint64_t decisions = 0;                           ///< marks the scratch of a decision or a commit

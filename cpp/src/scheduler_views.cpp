@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "longest_path.hpp"
+#include "prefetch.hpp"
 #include "reservation.hpp"
 #include "residual.hpp"
 #include "scheduler_state.hpp"
@@ -44,9 +45,21 @@ void count_next_stages(const std::map<Id, Agent>& agents, std::uint64_t mark) {
     agent.next_stages = 0;
   }
   for (const auto& [id, agent] : agents) {
-    for (const auto* request : agent.running) {
+    for (const auto& [key, request] : agent.running) {
       count_next_stages(*request, mark);
     }
+  }
+}
+
+/// Has the memory read that the requests behind a place in a list need: first they, then their tasks.
+void prefetch_behind(const detail::RequestList<Request>& list, std::size_t at) noexcept {
+  constexpr std::size_t kTasks = 4;
+  constexpr std::size_t kRequests = 8;
+  if (at + kRequests < list.size()) {
+    detail::prefetch(list[at + kRequests].request);
+  }
+  if (at + kTasks < list.size()) {
+    detail::prefetch(list[at + kTasks].request->task);
   }
 }
 
@@ -79,7 +92,7 @@ void Scheduler::State::follow(const Task& task) const {
     return;
   }
   std::uint32_t bit = 0;
-  for (const auto* request : task.requests) {
+  for (const auto& [key, request] : task.requests) {
     request->bit = bit++;
     request->service_s = expected_service_s(*request);
   }
@@ -105,7 +118,7 @@ void Scheduler::State::follow_model(const Task& task) const {
                               task.stages[at].service_s, profile.request_s(), profile.totals_version()});
   }
   request_outlooks.clear();
-  for (const auto* request : task.requests) {
+  for (const auto& [key, request] : task.requests) {
     request_outlooks.push_back({request->stage, request->service_s});
     request->fall_s = detail::kUnknown;
   }
@@ -142,8 +155,8 @@ double Scheduler::State::path_of(const Task& task) const {
 
 detail::TaskView Scheduler::State::view_of(const Task& task, double age_scale_s, double now) const {
   follow(task);
-  detail::TaskView view = detail::view_of_task(config, task.id, task.arrival, age_scale_s, now,
-                                               config.urgency > 0.0 ? task.path_s : 0.0);
+  detail::TaskView view =
+      detail::view_of_task(config, task.id, task.arrival, age_scale_s, now, config.urgency > 0.0 ? task.path_s : 0.0);
   if (config.gain_model == GainModel::path) {
     view.model = &*task.model;
     view.words = static_cast<std::uint32_t>((task.requests.size() + 63) / 64);
@@ -183,10 +196,11 @@ const Instance& Scheduler::State::view(double now) const {
     }
     const auto index = static_cast<std::uint32_t>(instance.agents.size());
     instance.agents.push_back({&id, agent.prefix_tokens, agent.resident, agent.next_stages});
-    for (const auto* request : agent.waiting) {
-      instance.waiting.push_back(view_of_request(*request, index));
+    for (std::size_t at = 0; at < agent.waiting.size(); ++at) {
+      prefetch_behind(agent.waiting, at);
+      instance.waiting.push_back(view_of_request(*agent.waiting[at].request, index));
     }
-    for (const auto* request : agent.running) {
+    for (const auto& [key, request] : agent.running) {
       RequestView view = view_of_request(*request, index);
       const auto credit = request->credit.value_or(detail::StoredCredit{});
       detail::charge_preemption(config, instance.tasks[view.task], request->input_tokens, request->generated_tokens,
@@ -222,7 +236,7 @@ Usage Scheduler::usage() const {
     out.running += static_cast<std::int64_t>(agent.running.size());
     out.resident += agent.resident ? 1 : 0;
     out.kv_tokens += agent.resident ? agent.prefix_tokens : 0;
-    for (const auto* request : agent.running) {
+    for (const auto& [key, request] : agent.running) {
       out.kv_tokens += request->kv_tokens;
       out.credits += request->credit.has_value() ? 1 : 0;
     }
@@ -255,26 +269,26 @@ Snapshot Scheduler::snapshot(double now) const {
                               std::vector<double>(totals.begin(), totals.end()), profile.request_s()});
     }
   }
-  for (const auto& [id, task] : state_->tasks) {
-    out.tasks.push_back({id, task->arrival, {}});
-    const Workflow& workflow = task->workflow->workflow;
-    for (std::uint32_t at = 0; at < task->stages.size(); ++at) {
+  state_->tasks.for_each([&](const Task& task) {
+    out.tasks.push_back({task.id, task.arrival, {}});
+    const Workflow& workflow = task.workflow->workflow;
+    for (std::uint32_t at = 0; at < task.stages.size(); ++at) {
       const auto before = workflow.graph().predecessors(at);
-      const auto& stage = task->stages[at];
+      const auto& stage = task.stages[at];
       out.tasks.back().stages.push_back({workflow.stages()[at].agent,
                                          {before.begin(), before.end()},
                                          first_profile.at(workflow.name()) + at,
                                          stage.status != StageStatus::open,
                                          stage.service_s});
     }
-  }
-  for (const auto& [id, request] : state_->requests) {
-    const auto& credit = request->credit;
-    out.requests.push_back({id, request->task->id, request->stage, request->agent->id, request->kv_tokens,
-                            request->input_tokens, state_->expected_service_s(*request), request->running,
-                            request->generated_tokens, credit ? credit->value : 0.0,
+  });
+  state_->requests.for_each([&](const Request& request) {
+    const auto& credit = request.credit;
+    out.requests.push_back({request.id, request.task->id, request.stage, request.agent->id, request.kv_tokens,
+                            request.input_tokens, state_->expected_service_s(request), request.running,
+                            request.generated_tokens, credit ? credit->value : 0.0,
                             credit ? std::optional(credit->age_factor) : std::nullopt});
-  }
+  });
   const auto by_id = [](const auto& a, const auto& b) { return a.id < b.id; };
   std::sort(out.tasks.begin(), out.tasks.end(), by_id);
   std::sort(out.requests.begin(), out.requests.end(), by_id);
