@@ -173,9 +173,7 @@ void SnapshotInstance::add_tasks() {
     detail::TaskView view =
         detail::view_of_task(config_, task.state->id, task.state->arrival, age_scale_s_, snapshot_.now, path_s);
     if (model != nullptr) {
-      view.model = model;
-      view.words = static_cast<std::uint32_t>(model->words());
-      view.tells_sets = model->tells_sets();
+      view.take(*model);
     }
     instance_.tasks.push_back(view);
   }

@@ -70,7 +70,7 @@ struct TaskView {
   double age_factor = 1.0;           ///< g
   const TaskModel* model = nullptr;  ///< none where gains are services; what follows is read without it
   std::uint32_t words = 0;           ///< of a completion set
-  bool tells_sets = false;           ///< of the model
+  std::uint32_t outcomes = 0;        ///< that the gains of all sets are told from; 0: they cannot be told
   Fall fall{};                       ///< of a set of requests, where one is known
   Fall* keep_fall = nullptr;         ///< where to keep one for the next decision, if anywhere
   double urgency = 1.0;              ///< u
@@ -81,6 +81,12 @@ struct TaskView {
   Range waiting{};               ///< into Instance::waiting_of_tasks
   Range running{};               ///< into Instance::running_of_tasks
 
+  /// Gains come from this model.
+  void take(const TaskModel& told) {
+    model = &told;
+    words = static_cast<std::uint32_t>(told.words());
+    outcomes = told.outcomes();
+  }
   /// g * u: what its gains are multiplied by.
   [[nodiscard]] double scale() const noexcept { return age_factor * urgency; }
 };

@@ -68,6 +68,7 @@ Prices choose_prices(const Instance& instance, const GreedyPack& pack, double de
 JointWorth::JointWorth(const Instance& instance, const GreedyPack& pack, const Prices& prices,
                        std::span<const std::uint32_t> tasks, std::vector<Worth> apart, PathScratch& scratch)
     : instance_(instance), prices_(prices), apart_(std::move(apart)), inside_(instance.agents.size(), 0) {
+  group_at_.assign(std::bit_ceil(2 * tasks.size() + 1), kNobody);
   for (const auto task : tasks) {
     add_jointly(instance.tasks[task], scratch);
   }
@@ -146,46 +147,63 @@ void JointWorth::add_jointly(const TaskView& task, PathScratch& scratch) {
       raise_to_smaller_sets(worth_.data(), sets, std::size_t{1} << at, kPrices);
     }
   }
-  add(group_of_siblings().worth.data(), worth_.data(), worth_.size());
+  add(&worths_[group_of_siblings().worth], worth_.data(), worth_.size());
   const std::uint64_t none = 0;
   size_ += task.scale() * task.model->expected_path({&none, 1}, scratch);
 }
 
-/// The group of the task's agents. Where two lists of agents share a hash, the later ones are not grouped.
+/// The group of the task's agents.
 JointWorth::Group& JointWorth::group_of_siblings() {
   std::uint64_t hash = siblings_.size();
   for (const Sibling& sibling : siblings_) {
     hash = mix(hash ^ sibling.agent);
   }
-  const auto [found, added] = group_of_.emplace(hash, static_cast<std::uint32_t>(groups_.size()));
-  if (!added) {
-    Group& group = groups_[found->second];
-    const bool same = std::equal(group.agents.begin(), group.agents.end(), siblings_.begin(), siblings_.end(),
-                                 [](std::uint32_t agent, const Sibling& sibling) { return agent == sibling.agent; });
-    if (same) {
+  const std::size_t mask = group_at_.size() - 1;
+  std::size_t slot = hash & mask;
+  for (; group_at_[slot] != kNobody; slot = (slot + 1) & mask) {
+    Group& group = groups_[group_at_[slot]];
+    if (group.hash == hash && group.agents.size() == siblings_.size() &&
+        std::equal(siblings_.begin(), siblings_.end(), agents_.begin() + group.agents.begin,
+                   [](const Sibling& sibling, std::uint32_t agent) { return agent == sibling.agent; })) {
       return group;
     }
   }
+  group_at_[slot] = static_cast<std::uint32_t>(groups_.size());
   Group& group = groups_.emplace_back();
+  group.hash = hash;
+  group.agents.begin = static_cast<std::uint32_t>(agents_.size());
   for (const Sibling& sibling : siblings_) {
-    group.agents.push_back(sibling.agent);
+    agents_.push_back(sibling.agent);
   }
-  group.worth.resize(worth_.size());
+  group.agents.end = static_cast<std::uint32_t>(agents_.size());
+  group.worth = worths_.size();
+  worths_.resize(worths_.size() + worth_.size());
   return group;
 }
 
 void JointWorth::index_groups() {
-  places_.resize(instance_.agents.size());
-  for (std::uint32_t at = 0; at < groups_.size(); ++at) {
-    Group& group = groups_[at];
-    for (std::size_t bit = 0; bit < group.agents.size(); ++bit) {  // ascending
-      if (group.members.empty() || group.members.back().agent != group.agents[bit]) {
-        group.members.push_back({group.agents[bit], 0});
+  places_of_.assign(instance_.agents.size(), {});
+  for (Group& group : groups_) {
+    group.members.begin = static_cast<std::uint32_t>(members_.size());
+    for (auto at = group.agents.begin; at < group.agents.end; ++at) {  // ascending
+      if (members_.size() == group.members.begin || members_.back().agent != agents_[at]) {
+        members_.push_back({agents_[at], 0});
+        ++places_of_[agents_[at]].end;
       }
-      group.members.back().bits |= std::size_t{1} << bit;
+      members_.back().bits |= std::size_t{1} << (at - group.agents.begin);
     }
-    for (const Member& member : group.members) {
-      places_[member.agent].push_back({at, member.bits});
+    group.members.end = static_cast<std::uint32_t>(members_.size());
+  }
+  std::uint32_t begin = 0;
+  for (Range& places : places_of_) {
+    const std::uint32_t count = places.end;
+    places = {begin, begin};
+    begin += count;
+  }
+  places_.resize(members_.size());
+  for (std::uint32_t at = 0; at < groups_.size(); ++at) {
+    for (const Member& member : members_of(groups_[at])) {
+      places_[places_of_[member.agent].end++] = {at, member.bits};
     }
   }
 }
@@ -201,12 +219,12 @@ void JointWorth::start_from(std::span<const std::uint32_t> members) {
   for (const auto member : members) {
     inside_[member] = 1;
     add_worth(base_, 1.0, apart_[member].data());
-    for (const Place& place : places_[member]) {
+    for (const Place& place : places_at(member)) {
       groups_[place.group].set |= place.bits;
     }
   }
   for (const Group& group : groups_) {
-    add_worth(base_, 1.0, &group.worth[group.set * kPrices]);
+    add_worth(base_, 1.0, worth_of(group, group.set));
   }
 }
 
@@ -224,7 +242,7 @@ Worth JointWorth::with_toggled(std::span<const std::uint32_t> agents) {
   changed_.clear();
   for (const auto agent : agents) {
     add_worth(worth, inside_[agent] != 0 ? -1.0 : 1.0, apart_[agent].data());
-    for (const Place& place : places_[agent]) {
+    for (const Place& place : places_at(agent)) {
       Group& group = groups_[place.group];
       if (group.toggled == 0) {
         changed_.push_back(place.group);
@@ -234,8 +252,8 @@ Worth JointWorth::with_toggled(std::span<const std::uint32_t> agents) {
   }
   for (const auto at : changed_) {
     Group& group = groups_[at];
-    add_worth(worth, -1.0, &group.worth[group.set * kPrices]);
-    add_worth(worth, 1.0, &group.worth[(group.set ^ group.toggled) * kPrices]);
+    add_worth(worth, -1.0, worth_of(group, group.set));
+    add_worth(worth, 1.0, worth_of(group, group.set ^ group.toggled));
     group.toggled = 0;
   }
   return worth;
@@ -265,9 +283,9 @@ void JointWorth::tell_each() {
     add_worth(each_[agent], inside_[agent] != 0 ? -1.0 : 1.0, apart_[agent].data());
   }
   for (const Group& group : groups_) {
-    for (const Member& member : group.members) {
-      add_worth(each_[member.agent], -1.0, &group.worth[group.set * kPrices]);
-      add_worth(each_[member.agent], 1.0, &group.worth[(group.set ^ member.bits) * kPrices]);
+    for (const Member& member : members_of(group)) {
+      add_worth(each_[member.agent], -1.0, worth_of(group, group.set));
+      add_worth(each_[member.agent], 1.0, worth_of(group, group.set ^ member.bits));
     }
   }
 }
@@ -283,10 +301,10 @@ void JointWorth::tell_with(std::uint32_t agent) {
     jointly_[other] = {};
   }
   with_.clear();
-  for (const Place& place : places_[agent]) {
+  for (const Place& place : places_at(agent)) {
     const Group& group = groups_[place.group];
     const std::size_t without = group.set;
-    for (const Member& member : group.members) {
+    for (const Member& member : members_of(group)) {
       if (member.agent == agent) {
         continue;
       }
@@ -294,10 +312,10 @@ void JointWorth::tell_with(std::uint32_t agent) {
       const auto [lower, higher] =
           member.agent < agent ? std::pair(member.bits, place.bits) : std::pair(place.bits, member.bits);
       Worth& both = jointly_[member.agent];
-      add_worth(both, 1.0, &group.worth[without * kPrices]);
-      add_worth(both, -1.0, &group.worth[(without ^ lower) * kPrices]);
-      add_worth(both, -1.0, &group.worth[(without ^ higher) * kPrices]);
-      add_worth(both, 1.0, &group.worth[(without ^ place.bits ^ member.bits) * kPrices]);
+      add_worth(both, 1.0, worth_of(group, without));
+      add_worth(both, -1.0, worth_of(group, without ^ lower));
+      add_worth(both, -1.0, worth_of(group, without ^ higher));
+      add_worth(both, 1.0, worth_of(group, without ^ place.bits ^ member.bits));
       with_.push_back(member.agent);
     }
   }

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdint>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "greedy_pack.hpp"
@@ -39,7 +38,7 @@ class JointWorth {
  public:
   /// Whether a task's siblings count jointly.
   [[nodiscard]] static bool counts(const GreedyPack& pack, const TaskView& task) noexcept {
-    return pack.has_siblings(task) && task.tells_sets;
+    return pack.has_siblings(task) && task.outcomes > 0;
   }
 
   /// `tasks`: those that count jointly and are worth something. `apart`: of each agent, what its requests of the other
@@ -68,11 +67,12 @@ class JointWorth {
   };
   /// Tasks whose siblings belong to the same agents.
   struct Group {
-    std::vector<std::uint32_t> agents;  ///< of each sibling
-    std::vector<Member> members;        ///< distinct
-    std::size_t set = 0;                ///< of siblings whose agents are inside
-    std::size_t toggled = 0;            ///< scratch
-    std::vector<double> worth;          ///< of each set of siblings at each price, all tasks together
+    std::uint64_t hash = 0;   ///< of its agents
+    Range agents{};           ///< into agents_: of each sibling
+    Range members{};          ///< into members_: distinct
+    std::size_t worth = 0;    ///< into worths_: of each set of siblings at each price, all tasks together
+    std::size_t set = 0;      ///< of siblings whose agents are inside
+    std::size_t toggled = 0;  ///< scratch
   };
   /// Where an agent stands in a group.
   struct Place {
@@ -93,17 +93,30 @@ class JointWorth {
   void index_groups();
   void tell_each();
   void tell_with(std::uint32_t agent);
+  [[nodiscard]] std::span<const Member> members_of(const Group& group) const noexcept {
+    return {members_.data() + group.members.begin, group.members.size()};
+  }
+  [[nodiscard]] std::span<const Place> places_at(std::uint32_t agent) const noexcept {
+    return {places_.data() + places_of_[agent].begin, places_of_[agent].size()};
+  }
+  [[nodiscard]] const double* worth_of(const Group& group, std::size_t set) const noexcept {
+    return &worths_[group.worth + set * kPrices];
+  }
   static void add_worth(Worth& sum, double times, const double* values) noexcept;
 
   const Instance& instance_;
   Prices prices_;
   std::vector<Worth> apart_;  // of each agent
   std::vector<Group> groups_;
-  std::unordered_map<std::uint64_t, std::uint32_t> group_of_;  // by a hash of their agents
-  std::vector<std::vector<Place>> places_;                     // of each agent
-  std::vector<std::uint8_t> inside_;                           // of each agent: in the set that is started from
-  Worth base_{};                                               // of that set
-  std::vector<std::uint32_t> changed_;                         // scratch: groups
+  std::vector<std::uint32_t> agents_;  // group by group, as what follows
+  std::vector<Member> members_;
+  std::vector<double> worths_;
+  std::vector<std::uint32_t> group_at_;  // an open hash table of groups, by their agents
+  std::vector<Place> places_;            // agent by agent
+  std::vector<Range> places_of_;         // of each agent
+  std::vector<std::uint8_t> inside_;     // of each agent: in the set that is started from
+  Worth base_{};                         // of that set
+  std::vector<std::uint32_t> changed_;   // scratch: groups
   // What toggling changes, told when it is asked for.
   bool each_told_ = false;
   std::vector<Worth> each_;            // of each agent alone

@@ -38,7 +38,16 @@ void Window::add(double value) {
     latest_[oldest_] = value;
     oldest_ = (oldest_ + 1) % kWindow;
   }
-  mean_ = mean_of(sorted_);  // anew, of the sorted values: no drift, and the order of arrival does not matter
+  stale_ = true;
+}
+
+/// Anew, of the sorted values: no drift, and the order of arrival does not matter.
+double Window::mean() const noexcept {
+  if (stale_) {
+    mean_ = mean_of(sorted_);
+    stale_ = false;
+  }
+  return mean_;
 }
 
 void Profile::record_request(double service_s) {

@@ -16,13 +16,14 @@ class Window {
   void add(double value);
   [[nodiscard]] bool empty() const noexcept { return sorted_.empty(); }
   [[nodiscard]] std::span<const double> sorted() const noexcept { return sorted_; }
-  [[nodiscard]] double mean() const noexcept { return mean_; }
+  [[nodiscard]] double mean() const noexcept;
 
  private:
   std::vector<double> latest_;  // a ring once it is full
   std::vector<double> sorted_;
   std::size_t oldest_ = 0;
-  double mean_ = 0.0;
+  mutable double mean_ = 0.0;  // once it is asked for
+  mutable bool stale_ = false;
 };
 
 /// Totals and request services of one stage of a workflow, and the points that stand for them before any is observed.

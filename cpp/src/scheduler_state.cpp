@@ -55,8 +55,8 @@ Agent* check_agent(Agent& agent, bool resident, std::uint64_t mark) {
 
 Agent& Scheduler::State::agent(const Id& id) { return find(agents, id, "agent"); }
 WorkflowEntry& Scheduler::State::workflow(const Id& name) { return find(workflows, name, "workflow"); }
-Task& Scheduler::State::task(const Id& id) { return found(tasks.find(id), id, "task"); }
-Request& Scheduler::State::request(const Id& id) { return found(requests.find(id), id, "request"); }
+Task& Scheduler::State::task(const Id& id) const { return found(tasks.find(id), id, "task"); }
+Request& Scheduler::State::request(const Id& id) const { return found(requests.find(id), id, "request"); }
 
 void Scheduler::State::check_clock(double now) const {
   if (!std::isfinite(now)) {

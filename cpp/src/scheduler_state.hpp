@@ -55,13 +55,13 @@ struct Task {
   // What a decision reads of every task comes first.
   double arrival = 0.0;
   WorkflowEntry* workflow = nullptr;
-  std::uint64_t version = 0;        ///< changes with every event that touches it
-  RequestList<Request> requests;    ///< ascending id
-  mutable std::uint64_t seen = 0;   ///< scratch
-  mutable std::uint32_t slot = 0;   ///< scratch
-  mutable bool tells_sets = false;  ///< of the model; this and the rest is remembered
-  mutable std::uint64_t stamp = 0;  ///< of what is remembered, of its requests too
-  mutable double path_s = 0.0;      ///< longest path of the expected residuals
+  std::uint64_t version = 0;           ///< changes with every event that touches it
+  RequestList<Request> requests;       ///< ascending id
+  mutable std::uint64_t seen = 0;      ///< scratch
+  mutable std::uint32_t slot = 0;      ///< scratch
+  mutable std::uint32_t outcomes = 0;  ///< see TaskView; this and the rest is remembered
+  mutable std::uint64_t stamp = 0;     ///< of what is remembered, of its requests too
+  mutable double path_s = 0.0;         ///< longest path of the expected residuals
   mutable Fall fall{};
 
   Id id;
@@ -132,8 +132,8 @@ struct Scheduler::State {
   // Look-ups; they throw UnknownId.
   [[nodiscard]] detail::Agent& agent(const Id& id);
   [[nodiscard]] detail::WorkflowEntry& workflow(const Id& name);
-  [[nodiscard]] detail::Task& task(const Id& id);
-  [[nodiscard]] detail::Request& request(const Id& id);
+  [[nodiscard]] detail::Task& task(const Id& id) const;
+  [[nodiscard]] detail::Request& request(const Id& id) const;
 
   /// Throws ArgumentError or StateError when `now` is not finite or before the last event.
   void check_clock(double now) const;

@@ -135,7 +135,7 @@ void Scheduler::State::follow_model(const Task& task) const {
     task.model_own = own;
   }
   task.model_stamp = stamp_of(*task.model, task);
-  task.tells_sets = task.model->tells_sets();
+  task.outcomes = task.model->outcomes();
 }
 
 /// Longest path of the expected residuals.
@@ -160,7 +160,7 @@ detail::TaskView Scheduler::State::view_of(const Task& task, double age_scale_s,
   if (config.gain_model == GainModel::path) {
     view.model = &*task.model;
     view.words = static_cast<std::uint32_t>((task.requests.size() + 63) / 64);
-    view.tells_sets = task.tells_sets;
+    view.outcomes = task.outcomes;
     view.fall = task.fall;
     view.keep_fall = &task.fall;
   }

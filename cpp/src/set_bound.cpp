@@ -68,7 +68,7 @@ void SetBound::add_worth(std::uint32_t task) {
   if (jointly && sum > 0.0) {
     jointly_.push_back(task);
     const std::size_t siblings = view.waiting.size() + (instance_.config->count_running ? view.running.size() : 0);
-    joint_work_ += (std::size_t{1} << siblings) + view.model->outcomes() * siblings / kOutcomesPerSet;
+    joint_work_ += (std::size_t{1} << siblings) + view.outcomes * siblings / kOutcomesPerSet;
   }
 }
 

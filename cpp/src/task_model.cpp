@@ -209,8 +209,10 @@ bool TaskModel::tells_each() const {
          std::visit([](const auto& block) { return block.only_sources(); }, parts_.front().block);
 }
 
-std::size_t TaskModel::outcomes() const {
-  return std::visit([](const auto& block) { return block.outcomes(); }, parts_.front().block);
+std::uint32_t TaskModel::outcomes() const {
+  return tells_sets() ? static_cast<std::uint32_t>(
+                            std::visit([](const auto& block) { return block.outcomes(); }, parts_.front().block))
+                      : 0;
 }
 
 double TaskModel::expected_path_before_each(CompletionSet completed, PathScratch& scratch) const {
@@ -270,7 +272,7 @@ bool TaskModel::tells_sets() const {
 }
 
 std::span<const double> TaskModel::gains_of_sets(PathScratch& scratch) const {
-  if (!tells_sets() || !gains_of_sets_.empty()) {
+  if (!gains_of_sets_.empty() || !tells_sets()) {
     return gains_of_sets_;
   }
   const Part& part = parts_.front();

@@ -59,8 +59,8 @@ class TaskModel {
   /// model cannot tell them all at once: more than PathBlock::kSubsetStages requests, or several of one stage.
   [[nodiscard]] std::span<const double> gains_of_sets(PathScratch& scratch) const;
   [[nodiscard]] bool tells_sets() const;
-  /// How many outcomes that looks at, of a model that tells_sets().
-  [[nodiscard]] std::size_t outcomes() const;
+  /// How many outcomes that looks at; 0 of a model that does not.
+  [[nodiscard]] std::uint32_t outcomes() const;
 
   /// The stages whose residuals the model knows.
   [[nodiscard]] std::span<const std::uint32_t> stages() const noexcept { return stages_; }

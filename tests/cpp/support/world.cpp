@@ -57,8 +57,9 @@ void World::build_task(std::uint32_t number) {
   const Id& id = ids_.emplace_back(static_cast<std::int64_t>(number));
   const auto& model = models_.emplace_back(config_, id, graph_of(task.after), task.stages.front().outlooks(), outlooks,
                                            detail::TaskModel::Scope::whole_path);
-  instance_.tasks.push_back({&id, task.arrival, task.age_factor, &model});
+  instance_.tasks.push_back({&id, task.arrival, task.age_factor});
   instance_.tasks.back().overdue = task.overdue && config_.overtake_limit > 0.0;
+  instance_.tasks.back().take(model);
 }
 
 void World::build_requests() {
