@@ -114,9 +114,8 @@ void Reservation::drain(std::uint32_t agent, std::int64_t missing) {
       order.push_back(other);
     }
   }
-  std::stable_sort(order.begin(), order.end(), [this](std::uint32_t a, std::uint32_t b) {
-    return running_[a].requests < running_[b].requests;
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [this](std::uint32_t a, std::uint32_t b) { return running_[a].requests < running_[b].requests; });
   for (auto at = order.begin(); at != order.end() && missing > 0; ++at) {
     draining_[*at] = 1;
     missing -= running_[*at].tokens;

@@ -44,6 +44,7 @@ class Builder {
   void count_live();
   void add_tasks();
   void add_stages(std::uint32_t at, const StageGraph& graph);
+  void add_stage(std::uint32_t at, std::uint32_t stage, const StageGraph& graph);
   void add_requests();
   void reserve_for_requests_to_come();
   void draw();
@@ -109,28 +110,32 @@ void Builder::add_stages(std::uint32_t at, const StageGraph& graph) {
     place.push_back(ended && live_[at][stage] == 0 ? kNone : next_place++);
   }
   for (std::uint32_t stage = 0; stage < task.stages.size(); ++stage) {
-    if (place[stage] == kNone) {
-      continue;
+    if (place[stage] != kNone) {
+      add_stage(at, stage, graph);
     }
-    RolloutModel::Stage added;
-    added.task = static_cast<std::uint32_t>(model_.age_s.size());
-    added.agent = agent_at_.at(task.stages[stage].agent);
-    added.ended = task.stages[stage].completed;
-    added.live = live_[at][stage];
-    for (const auto before : graph.predecessors(stage)) {
-      added.open_before += task.stages[before].completed ? 0U : 1U;
-    }
-    added.successors.begin = static_cast<std::uint32_t>(model_.successors.size());
-    for (const auto next : graph.successors(stage)) {
-      if (place[next] != kNone) {
-        model_.successors.push_back(place[next]);
-      }
-    }
-    added.successors.end = static_cast<std::uint32_t>(model_.successors.size());
-    model_.stages.push_back(added);
   }
   model_.age_s.push_back(std::max(snapshot_.now - task.arrival, 0.0));
   model_.open_stages.push_back(open);
+}
+
+void Builder::add_stage(std::uint32_t at, std::uint32_t stage, const StageGraph& graph) {
+  const TaskState& task = snapshot_.tasks[at];
+  RolloutModel::Stage added;
+  added.task = static_cast<std::uint32_t>(model_.age_s.size());
+  added.agent = agent_at_.at(task.stages[stage].agent);
+  added.ended = task.stages[stage].completed;
+  added.live = live_[at][stage];
+  for (const auto before : graph.predecessors(stage)) {
+    added.open_before += task.stages[before].completed ? 0U : 1U;
+  }
+  added.successors.begin = static_cast<std::uint32_t>(model_.successors.size());
+  for (const auto next : graph.successors(stage)) {
+    if (place_[at][next] != kNone) {
+      model_.successors.push_back(place_[at][next]);
+    }
+  }
+  added.successors.end = static_cast<std::uint32_t>(model_.successors.size());
+  model_.stages.push_back(added);
 }
 
 void Builder::add_requests() {

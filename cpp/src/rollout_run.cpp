@@ -22,8 +22,9 @@ double raised(double age_s, double power) {
 }  // namespace
 
 RolloutRun::RolloutRun(const RolloutModel& model)
-    : model_(model), words_(static_cast<std::uint32_t>(model.stages.size() / kWordBits + 1)) {
-  least_kv_tokens_ = model.capacity_tokens;
+    : model_(model),
+      words_(static_cast<std::uint32_t>(model.stages.size() / kWordBits + 1)),
+      least_kv_tokens_(model.capacity_tokens) {
   for (const auto& agent : model.agents) {
     least_kv_tokens_ = std::min(least_kv_tokens_, agent.least_kv_tokens);
   }

@@ -76,7 +76,7 @@ class RolloutRun {
   void admit(RolloutBase base);
   void admit_in_turn();
   void admit_waiting(bool only_resident);
-  bool admit_of(std::uint32_t stage, bool strict);
+  bool admit_of(std::uint32_t at, bool strict);
   void list_able(bool only_resident);
   [[nodiscard]] std::uint64_t stages_of_able(std::uint32_t word) const;
   [[nodiscard]] bool has_slot() const;

@@ -157,7 +157,7 @@ detail::TaskView Scheduler::State::view_of(const Task& task, double age_scale_s,
   follow(task);
   detail::TaskView view =
       detail::view_of_task(config, task.id, task.arrival, age_scale_s, now, config.urgency > 0.0 ? task.path_s : 0.0);
-  if (config.gain_model == GainModel::path) {
+  if (config.gain_model == GainModel::path && task.model.has_value()) {
     view.model = &*task.model;
     view.words = static_cast<std::uint32_t>((task.requests.size() + 63) / 64);
     view.outcomes = task.outcomes;

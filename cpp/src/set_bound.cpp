@@ -138,13 +138,12 @@ double SetBound::tighter_upper(std::span<const std::uint32_t> toggled) {
       set += agents_[agent];
     }
   }
-  return walk_ ? walked_upper(set, toggled) : upper(set, joint_->with_toggled(toggled), size_ + joint_->size());
+  return walk_ ? walked_upper(*walk_, set, toggled) : upper(set, joint_->with_toggled(toggled), size_ + joint_->size());
 }
 
-double SetBound::walked_upper(const Sums& set, std::span<const std::uint32_t> toggled) {
-  const auto gains = walk_->gain_with_toggled(
-      toggled,
-      {capacity_ - set.tokens - set.cover_tokens, instance_.slots_beside(set.kept) - set.uncovered, set.uncovered});
+double SetBound::walked_upper(ArrivalWalk& walk, const Sums& set, std::span<const std::uint32_t> toggled) const {
+  const auto gains = walk.gain_with_toggled(toggled, {capacity_ - set.tokens - set.cover_tokens,
+                                                      instance_.slots_beside(set.kept) - set.uncovered, set.uncovered});
   return gains ? with_charges(set, *gains, size_) : -std::numeric_limits<double>::infinity();
 }
 

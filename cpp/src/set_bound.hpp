@@ -80,7 +80,7 @@ class SetBound {
   [[nodiscard]] Worth worth_of(Range waiting, double together) const noexcept;
   [[nodiscard]] bool foretells() const noexcept { return instance_.gains_are_services() && pack_.in_turn(); }
   [[nodiscard]] double upper(const Sums& set, const Worth& worth, double size) const noexcept;
-  [[nodiscard]] double walked_upper(const Sums& set, std::span<const std::uint32_t> toggled);
+  [[nodiscard]] double walked_upper(ArrivalWalk& walk, const Sums& set, std::span<const std::uint32_t> toggled) const;
   [[nodiscard]] double with_charges(const Sums& set, double gains, double size) const noexcept;
 
   const Instance& instance_;
