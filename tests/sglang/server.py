@@ -24,7 +24,7 @@ ARGUMENTS: Mapping[str, Any] = {
     if name
     not in ("skip_tokenizer_init", "disable_overlap_schedule", "schedule_policy", "log_level")
 } | {"max_running_requests": 4}
-READY_S = 150  # it takes 30 alone on a small machine
+READY_S = 300  # it takes 30 alone on a small machine
 
 
 def flags(arguments: Mapping[str, Any]) -> list[str]:
