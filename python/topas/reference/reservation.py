@@ -9,26 +9,32 @@ from .state import Id, Request, State, id_key
 
 def reserve(state: State) -> State:
     """Hold requests back so that the earliest one gets room, where it has waited for too long."""
-    settings = state.settings
-    fitting = [r for r in state.waiting if not never_fits(state, r)]
-    if settings.reserve_limit == 0.0 or not settings.age_scale_s or not fitting:
+    request = _overdue(state)
+    if request is None:
         return state
+    held = _held_tokens(state)
+    room = state.settings.kv_capacity_tokens - sum(held.values()) - request.kv_tokens
+    room -= 0 if request.agent in held else state.prefix[request.agent]
+    limit = state.settings.max_running_requests
+    if room >= 0 and (limit == 0 or len(state.running) < limit):
+        stays, required = {request.id}, frozenset({request.agent})
+    else:
+        going = held.keys() - {request.agent} - _draining(state, request.agent, held, -room)
+        stays, required = {r.id for r in state.waiting if r.agent in going}, frozenset[Id]()
+    waiting = tuple(r for r in state.waiting if r.id in stays or never_fits(state, r))
+    return replace(state, waiting=waiting, required=required)
+
+
+def _overdue(state: State) -> Request | None:
+    """Find the earliest request that can fit, if it has waited much longer than the others."""
+    limit, scale_s = state.settings.reserve_limit, state.settings.age_scale_s
+    fitting = [r for r in state.waiting if not never_fits(state, r)]
+    if limit == 0.0 or not scale_s or not fitting:
+        return None
     earliest = min(fitting, key=lambda r: (state.tasks[r.task].arrival, id_key(r.id)))
     others = [_age(state, r) for r in sorted(fitting, key=_place) if r is not earliest]
     mean_s = sum(others) / len(others) if others else 0.0
-    if _age(state, earliest) <= settings.reserve_limit * max(settings.age_scale_s, mean_s):
-        return state
-    held = _held_tokens(state)
-    room = settings.kv_capacity_tokens - sum(held.values()) - earliest.kv_tokens
-    room -= 0 if earliest.agent in held else state.prefix[earliest.agent]
-    limit = settings.max_running_requests
-    if room >= 0 and (limit == 0 or len(state.running) < limit):
-        stays, required = {earliest.id}, frozenset({earliest.agent})
-    else:
-        going = held.keys() - {earliest.agent} - _draining(state, earliest.agent, held, -room)
-        stays, required = {r.id for r in fitting if r.agent in going}, frozenset[Id]()
-    waiting = tuple(r for r in state.waiting if r.id in stays or never_fits(state, r))
-    return replace(state, waiting=waiting, required=required)
+    return earliest if _age(state, earliest) > limit * max(scale_s, mean_s) else None
 
 
 def never_fits(state: State, request: Request) -> bool:
