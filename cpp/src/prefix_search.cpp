@@ -13,6 +13,7 @@ namespace topas::detail {
 namespace {
 
 constexpr double kInfeasible = -std::numeric_limits<double>::infinity();
+constexpr std::uint64_t kWalksPerEvaluation = 16;  // they cost about as much
 
 /// Two agents as a key, in lexicographic order.
 std::uint64_t pair_of(std::uint32_t first, std::uint32_t second) noexcept {
@@ -144,7 +145,7 @@ void PrefixSearch::list(std::uint64_t key, const Sums& sums, double bar) {
 /// Makes the listed sets a heap, that of the highest bound first; where there are many, by the tighter bound, which may
 /// leave some below `bar`.
 void PrefixSearch::rank_listed(const PrefixSet& base, Toggle toggle, double bar) {
-  if (!visit_ && listed_.size() > bound_.few()) {
+  if (!visit_ && listed_.size() > bound_.few() && leave_what_can_be_foretold() > 0) {
     bound_.start_from(base);
     for (Listed& listed : listed_) {
       (this->*toggle)(listed.key);
@@ -153,6 +154,25 @@ void PrefixSearch::rank_listed(const PrefixSet& base, Toggle toggle, double bar)
     pruned_ += std::erase_if(listed_, [bar](const Listed& listed) { return listed.upper < bar; });
   }
   std::make_heap(listed_.begin(), listed_.end(), Listed::comes_later);
+}
+
+/// With a budget, walks are counted too: at most half of what is left of them goes to the listed sets, to those of the
+/// highest bounds, and the others are dropped. How many are listed then; 0: no walk is left, and the bounds must do.
+std::size_t PrefixSearch::leave_what_can_be_foretold() {
+  if (instance_.config->max_evaluations == 0 || !bound_.foretells()) {
+    return listed_.size();
+  }
+  const auto most = kWalksPerEvaluation * static_cast<std::uint64_t>(instance_.config->max_evaluations);
+  const auto share = static_cast<std::size_t>((most - walked_ + 1) / 2);
+  if (share > 0 && listed_.size() > share) {
+    std::nth_element(listed_.begin(), listed_.begin() + static_cast<std::ptrdiff_t>(share), listed_.end(),
+                     [](const Listed& a, const Listed& b) { return Listed::comes_later(b, a); });
+    pruned_ += listed_.size() - share;
+    listed_.resize(share);
+  }
+  const std::size_t walks = std::min(share, listed_.size());
+  walked_ += walks;
+  return walks;
 }
 
 /// The set of the highest bound among those `left` in the heap, which it leaves.

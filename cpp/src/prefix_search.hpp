@@ -85,6 +85,7 @@ class PrefixSearch {
   [[nodiscard]] bool is_needless(double upper, double bar) const;
   [[nodiscard]] bool is_spent() const;
   void list(std::uint64_t key, const Sums& sums, double bar);
+  [[nodiscard]] std::size_t leave_what_can_be_foretold();
   void rank_listed(const PrefixSet& base, Toggle toggle, double bar);
   [[nodiscard]] Listed& next_listed(std::size_t left);
   void form(const PrefixSet& base, Toggle toggle, std::uint64_t key);
@@ -115,6 +116,7 @@ class PrefixSearch {
   std::vector<Listed> listed_;  // once ranked a heap; those taken out are behind it
   std::uint64_t evaluated_ = 0;
   std::uint64_t pruned_ = 0;
+  std::uint64_t walked_ = 0;  // sets foretold, counted where there is a budget
 };
 
 }  // namespace topas::detail

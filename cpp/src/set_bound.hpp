@@ -68,6 +68,8 @@ class SetBound {
   [[nodiscard]] double upper(const Sums& set) const noexcept;
   /// How many sets are better packed than looked at with tighter_upper().
   [[nodiscard]] std::size_t few() const noexcept;
+  /// Whether tighter_upper() walks: services are admitted by arrival.
+  [[nodiscard]] bool foretells() const noexcept { return instance_.gains_are_services() && pack_.in_turn(); }
   /// For tighter_upper(): the set that the next ones are told by. Dear at the first call.
   void start_from(std::span<const std::uint32_t> members);
   /// upper(), much tighter where tasks have siblings, of the set that start_from() named with some agents toggled.
@@ -78,7 +80,6 @@ class SetBound {
  private:
   void add_worth(std::uint32_t task);
   [[nodiscard]] Worth worth_of(Range waiting, double together) const noexcept;
-  [[nodiscard]] bool foretells() const noexcept { return instance_.gains_are_services() && pack_.in_turn(); }
   [[nodiscard]] double upper(const Sums& set, const Worth& worth, double size) const noexcept;
   [[nodiscard]] double walked_upper(ArrivalWalk& walk, const Sums& set, std::span<const std::uint32_t> toggled) const;
   [[nodiscard]] double with_charges(const Sums& set, double gains, double size) const noexcept;
