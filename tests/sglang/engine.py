@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import os
 import pickle
+import socket
 from array import array
 from collections import deque
 from dataclasses import dataclass, field
@@ -199,6 +200,13 @@ def _with_adapters(adapters: Mapping[str, Path]) -> dict[str, Any]:
 # ---- the engine ----
 
 
+def free_port() -> int:
+    """Return a port that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 class InProcessEngine:
     """One scheduler with its model, KV pool and prefix tree.
 
@@ -221,7 +229,8 @@ class InProcessEngine:
         load_plugins()
         if adapters:
             server_args = {**_with_adapters(adapters), **server_args}
-        self.server_args = ServerArgs(**{**DEFAULTS, **server_args})
+        # SGLang would draw a port, from a generator that it seeds: workers side by side draw alike
+        self.server_args = ServerArgs(**{**DEFAULTS, "nccl_port": free_port(), **server_args})
         _publish(self.server_args, rank)
         ports = PortArgs.init_new(self.server_args)
         try:

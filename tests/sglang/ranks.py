@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import socket
 import time
 import traceback
 from multiprocessing import forkserver
@@ -12,7 +11,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine import InProcessEngine
+from engine import InProcessEngine, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,13 +19,6 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
 
     Work = Callable[[InProcessEngine], object]
-
-
-def free_port() -> int:
-    """Return a port that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _clean_server() -> ForkServerContext:

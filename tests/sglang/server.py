@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import requests
-from engine import DEFAULTS
-from ranks import free_port
+from engine import DEFAULTS, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
