@@ -233,7 +233,7 @@ Option GreedyPack::option_alone(std::uint32_t request) {
   const RequestView& view = instance_.waiting[request];
   const TaskView& task = instance_.tasks[view.task];
   if (instance_.gains_are_services()) {
-    return option_of(request, 0.0);
+    return option_for(request, view.service_s);
   }
   double fall_s = view.fall_s;
   if (std::isnan(fall_s)) {
@@ -242,7 +242,13 @@ Option GreedyPack::option_alone(std::uint32_t request) {
       *view.keep_fall = fall_s;
     }
   }
-  const double gain = task.scale() * fall_s;
+  return option_for(request, fall_s);
+}
+
+/// The option of a request that gains so many seconds before they are weighed.
+Option GreedyPack::option_for(std::uint32_t request, double seconds) const {
+  const RequestView& view = instance_.waiting[request];
+  const double gain = instance_.tasks[view.task].scale() * seconds;
   return {request, gain, gain / static_cast<double>(view.kv_tokens)};
 }
 
@@ -259,13 +265,7 @@ double GreedyPack::fall_with(const RequestView& request, double before) {
 /// The marginal of a request; `before`: path_of() its task.
 Option GreedyPack::option_of(std::uint32_t request, double before) {
   const RequestView& view = instance_.waiting[request];
-  const TaskView& task = instance_.tasks[view.task];
-  if (instance_.gains_are_services()) {
-    const double gain = task.scale() * view.service_s;
-    return {request, gain, gain / static_cast<double>(view.kv_tokens)};
-  }
-  const double gain = task.scale() * fall_with(view, before);
-  return {request, gain, gain / static_cast<double>(view.kv_tokens)};
+  return option_for(request, instance_.gains_are_services() ? view.service_s : fall_with(view, before));
 }
 
 /// Tokens that a request of the agent may take: what is left must still cover the other uncovered agents. Negative when

@@ -19,6 +19,16 @@ struct Range {
   [[nodiscard]] std::uint32_t size() const noexcept { return end - begin; }
 };
 
+/// Ranges whose ends are counts become empty ones, each at the place where so many find room behind those before it.
+inline void lay_out(std::span<Range> ranges) noexcept {
+  std::uint32_t begin = 0;
+  for (Range& range : ranges) {
+    const std::uint32_t count = range.end;
+    range = {begin, begin};
+    begin += count;
+  }
+}
+
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 /// An agent with waiting or running requests.
@@ -126,6 +136,12 @@ struct Instance {
   [[nodiscard]] std::int64_t slots_beside(std::int64_t kept) const noexcept {
     const std::int64_t cap = config->action_cap > 0 ? config->action_cap : kUnlimited;
     return config->max_running_requests > 0 ? std::min(cap, config->max_running_requests - kept) : cap;
+  }
+  /// Whether a request comes before another one in the order of arrival: of their tasks, then by id.
+  [[nodiscard]] bool comes_before(const RequestView& a, const RequestView& b) const {
+    const double arrival = tasks[a.task].arrival;
+    const double other = tasks[b.task].arrival;
+    return arrival != other ? arrival < other : *a.id < *b.id;
   }
   /// Whether the request can never be served: prefix and reservation exceed the capacity.
   [[nodiscard]] bool never_fits(const RequestView& request) const noexcept {

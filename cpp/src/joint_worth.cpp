@@ -194,12 +194,7 @@ void JointWorth::index_groups() {
     }
     group.members.end = static_cast<std::uint32_t>(members_.size());
   }
-  std::uint32_t begin = 0;
-  for (Range& places : places_of_) {
-    const std::uint32_t count = places.end;
-    places = {begin, begin};
-    begin += count;
-  }
+  lay_out(places_of_);
   places_.resize(members_.size());
   for (std::uint32_t at = 0; at < groups_.size(); ++at) {
     for (const Member& member : members_of(groups_[at])) {

@@ -30,12 +30,7 @@ void OptionOrder::index_places(std::size_t agents, std::size_t requests) {
   for (const Ranked& ranked : ranked_) {
     ++places_of_[ranked.agent].end;
   }
-  std::uint32_t begin = 0;
-  for (Range& places : places_of_) {
-    const std::uint32_t count = places.end;
-    places = {begin, begin};
-    begin += count;
-  }
+  lay_out(places_of_);
   places_.resize(ranked_.size());
   place_of_.assign(requests, kNowhere);
   for (std::uint32_t place = 0; place < size(); ++place) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
-#include <tuple>
 
 namespace topas::detail {
 
@@ -72,13 +71,11 @@ void Reservation::make(double age_scale_s) {
 }
 
 std::optional<std::size_t> Reservation::find_earliest() const {
-  const auto key = [this](std::size_t at) {
-    const RequestView& request = instance_.waiting[at];
-    return std::tie(instance_.tasks[request.task].arrival, *request.id);
-  };
   std::optional<std::size_t> earliest;
   for (std::size_t at = 0; at < instance_.waiting.size(); ++at) {
-    if (!instance_.never_fits(instance_.waiting[at]) && (!earliest || key(at) < key(*earliest))) {
+    const RequestView& request = instance_.waiting[at];
+    if (!instance_.never_fits(request) &&
+        (!earliest || instance_.comes_before(request, instance_.waiting[*earliest]))) {
       earliest = at;
     }
   }

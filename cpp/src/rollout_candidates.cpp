@@ -74,11 +74,8 @@ void Candidates::add_orders() {
       by_arrival_.push_back(index);
     }
   }
-  std::sort(by_arrival_.begin(), by_arrival_.end(), [&](std::uint32_t a, std::uint32_t b) {
-    const double came = instance_.tasks[waiting[a].task].arrival;
-    const double other = instance_.tasks[waiting[b].task].arrival;
-    return came != other ? came < other : *waiting[a].id < *waiting[b].id;
-  });
+  std::sort(by_arrival_.begin(), by_arrival_.end(),
+            [&](std::uint32_t a, std::uint32_t b) { return instance_.comes_before(waiting[a], waiting[b]); });
   add(walk(by_arrival_, true));
   add(walk(by_arrival_, false));
   Order order = by_arrival_;
