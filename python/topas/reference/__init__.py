@@ -13,7 +13,7 @@ from typing import Any
 
 from .expectation import Expectation
 from .pack import Allocation, fill
-from .reservation import never_fits, reserve
+from .reservation import reserve
 from .rollout import roll_out
 from .score import Scorer
 from .search import Search
@@ -101,7 +101,7 @@ def expected_longest_path(
 
 def unschedulable(state: State) -> list[Id]:
     """Ids of waiting requests that can never fit: l_a + c_r > C (SPEC section 7)."""
-    return sorted((r.id for r in state.waiting if never_fits(state, r)), key=id_key)
+    return sorted((r.id for r in state.waiting if state.never_fits(r)), key=id_key)
 
 
 def _hold(scorer: Scorer) -> Allocation:

@@ -21,25 +21,20 @@ def reserve(state: State) -> State:
     else:
         going = held.keys() - {request.agent} - _draining(state, request.agent, held, -room)
         stays, required = {r.id for r in state.waiting if r.agent in going}, frozenset[Id]()
-    waiting = tuple(r for r in state.waiting if r.id in stays or never_fits(state, r))
+    waiting = tuple(r for r in state.waiting if r.id in stays or state.never_fits(r))
     return replace(state, waiting=waiting, required=required)
 
 
 def _overdue(state: State) -> Request | None:
     """Find the earliest request that can fit, if it has waited much longer than the others."""
     limit, scale_s = state.settings.reserve_limit, state.settings.age_scale_s
-    fitting = [r for r in state.waiting if not never_fits(state, r)]
+    fitting = [r for r in state.waiting if not state.never_fits(r)]
     if limit == 0.0 or not scale_s or not fitting:
         return None
     earliest = min(fitting, key=lambda r: (state.tasks[r.task].arrival, id_key(r.id)))
     others = [_age(state, r) for r in sorted(fitting, key=_place) if r is not earliest]
     mean_s = sum(others) / len(others) if others else 0.0
     return earliest if _age(state, earliest) > limit * max(scale_s, mean_s) else None
-
-
-def never_fits(state: State, request: Request) -> bool:
-    """Say whether a request exceeds an empty machine."""
-    return state.prefix[request.agent] + request.kv_tokens > state.settings.kv_capacity_tokens
 
 
 def _age(state: State, request: Request) -> float:

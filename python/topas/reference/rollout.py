@@ -242,8 +242,7 @@ def candidates(scorer: Scorer, base: Allocation) -> list[Move]:
     """List the decisions that are tried, each once, the base first."""
     state = scorer.state
     arrival = {task.id: task.arrival for task in state.tasks.values()}
-    capacity = state.settings.kv_capacity_tokens
-    able = [r for r in state.waiting if state.prefix[r.agent] + r.kv_tokens <= capacity]
+    able = [r for r in state.waiting if not state.never_fits(r)]
     queue = sorted(able, key=lambda r: (arrival[r.task], id_key(r.id)))
     overdue = [r for r in queue if scorer.is_overdue(r.task)]
     others = queue[len(overdue) :]

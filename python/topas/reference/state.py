@@ -175,6 +175,10 @@ class State:
         """Agents of all waiting and running requests, sorted (SPEC section 5)."""
         return tuple(sorted({r.agent for r in self.waiting + self.running}, key=id_key))
 
+    def never_fits(self, request: Request) -> bool:
+        """Say whether a request exceeds an empty machine: l_a + c_r > C."""
+        return self.prefix[request.agent] + request.kv_tokens > self.settings.kv_capacity_tokens
+
 
 def read_settings(config: object, preset: str | None = None) -> Settings:
     """Complete a configuration with the defaults.
