@@ -216,8 +216,7 @@ class Holdings:
                 self.left(held.prefix)
 
     def _unpin(self, held: Held) -> None:
-        if self._arrives(held.prefix.key):
-            self._finish(held.prefix.key)
+        self._finish(held.prefix.key)
         del self.held[held.prefix.key]
         try:
             self._store.release(held.prefix.key)
@@ -308,9 +307,7 @@ class Holdings:
         if held.lock is None:
             self._loaded(held, is_well)
             return
-        if self._arrives(key):
-            self._finish(key)
-        elif not is_well:
+        if not self._finish(key) and not is_well:
             self._forget_save(held)
         if held.is_leaving:
             self.leave(held, held.frees)
@@ -341,9 +338,12 @@ class Holdings:
             raise
         self.pin(prefix)
 
-    def _finish(self, key: str) -> None:
-        assert self._layers is not None
+    def _finish(self, key: str) -> bool:
+        """Wait for a prefix that arrives; say whether it did."""
+        if self._layers is None or key not in self._layers:
+            return False
         self._layers.finish(key)
+        return True
 
     # -- giving up
 
@@ -352,8 +352,7 @@ class Holdings:
 
         One that arrives is waited for: requests may read it.
         """
-        if self._arrives(key):
-            self._finish(key)
+        if self._finish(key):
             self._flights.forget(key)
         held = self.held.pop(key)
         try:
