@@ -144,7 +144,6 @@ def run(policy: str, settings: BenchSettings, spread: int, options: str) -> dict
     time = Clock()
     clock.time = time  # type: ignore[assignment]
     bridge.time = SimpleNamespace(perf_counter=time.monotonic, sleep=time.sleep)  # type: ignore[assignment]
-    plugin._CLOCK = clock.RankClock()  # one a process, and its time never goes back
     os.environ["TOPAS_ENABLE"] = "1" if policy == "topas" else "0"
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "plugin.json"

@@ -24,7 +24,6 @@ pytest.register_assert_rewrite("driving", "residents")
 
 import driving  # noqa: E402
 from topas.sglang import plugin  # noqa: E402
-from topas.sglang.clock import RankClock  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -88,8 +87,6 @@ def drive(
                 path = tmp_path / "topas.yaml"
                 path.write_text(yaml.safe_dump(dict(config)))
                 patch.setenv("TOPAS_CONFIG", str(path))
-            # one a process, and its time never goes back: another engine needs another one
-            monkeypatch.setattr(plugin, "_CLOCK", RankClock())
             driven = start(**server_args)
         assert plugin.bridge_of(driven.scheduler) is not None, "topas does not drive"
         return driven

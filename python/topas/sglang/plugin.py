@@ -29,7 +29,7 @@ _RECEIVER = "sglang.srt.managers.scheduler_components.request_receiver"
 _DETOKENIZER = "sglang.srt.managers.detokenizer_manager"
 
 _ATTRIBUTE = "topas_bridge"  # of a scheduler that is driven
-_CLOCK = RankClock()  # of this process; it runs one scheduler
+_CLOCK = RankClock()  # of the scheduler that this process runs
 
 
 class PluginError(TopasError, RuntimeError):
@@ -218,6 +218,8 @@ def _bridge(scheduler: Any, settings: Any) -> Any:
     from topas.sglang.metrics import Counts, Prometheus
     from topas.sglang.view import View, reasons_against
 
+    global _CLOCK
+    _CLOCK = RankClock()  # its time never goes back: a second scheduler needs a new one
     _accept(reasons_against(scheduler, settings.prefix_copies is not None))
     arguments = scheduler.server_args
     rank = int(scheduler.tp_group.rank_in_group)  # 0 reports
