@@ -112,23 +112,32 @@ void JointWorth::list_siblings(const TaskView& task) {
 /// What every set of siblings completes, gains and takes; those of the first siblings, once more with each further one.
 void JointWorth::take_sets(const TaskView& task, std::span<const double> gains) {
   const std::size_t sets = std::size_t{1} << siblings_.size();
-  completes_.resize(sets);
-  runs_.resize(sets);
   gains_.resize(sets);
   tokens_.resize(sets);
   slots_.resize(sets);
-  completes_[0] = runs_[0] = 0;
   tokens_[0] = slots_[0] = 0.0;
+  bool same_sets = true;  // as those of the model, none running
   for (std::size_t at = 0; at < siblings_.size(); ++at) {
     const Sibling& sibling = siblings_[at];
     const std::size_t half = std::size_t{1} << at;
-    const std::uint32_t bit = std::uint32_t{1} << sibling.bit;
-    add_to_each(&completes_[half], completes_.data(), bit, half);
-    add_to_each(&runs_[half], runs_.data(), sibling.waiting ? 0 : bit, half);
     add_to_each(&tokens_[half], tokens_.data(), static_cast<double>(sibling.kv_tokens), half);
     add_to_each(&slots_[half], slots_.data(), sibling.waiting ? 1.0 : 0.0, half);
+    same_sets = same_sets && sibling.bit == at && sibling.waiting;
   }
   const double scale = task.scale();
+  if (same_sets) {
+    std::transform(gains.begin(), gains.end(), gains_.begin(), [scale](double gain) { return scale * gain; });
+    return;
+  }
+  completes_.resize(sets);
+  runs_.resize(sets);
+  completes_[0] = runs_[0] = 0;
+  for (std::size_t at = 0; at < siblings_.size(); ++at) {
+    const std::size_t half = std::size_t{1} << at;
+    const std::uint32_t bit = std::uint32_t{1} << siblings_[at].bit;
+    add_to_each(&completes_[half], completes_.data(), bit, half);
+    add_to_each(&runs_[half], runs_.data(), siblings_[at].waiting ? 0 : bit, half);
+  }
   for (std::size_t set = 0; set < sets; ++set) {
     gains_[set] = scale * (gains[completes_[set]] - gains[runs_[set]]);
   }
@@ -142,11 +151,11 @@ void JointWorth::add_jointly(const TaskView& task, PathScratch& scratch) {
   const std::size_t sets = gains_.size();
   worth_.resize(sets * kPrices);
   leave_of_gains(worth_.data(), gains_.data(), tokens_.data(), slots_.data(), sets, prices_.token, prices_.slot);
+  std::size_t waiting = 0;  // these need not be admitted; running ones complete
   for (std::size_t at = 0; at < siblings_.size(); ++at) {
-    if (siblings_[at].waiting) {  // it need not be admitted; a running one completes
-      raise_to_smaller_sets(worth_.data(), sets, std::size_t{1} << at, kPrices);
-    }
+    waiting |= siblings_[at].waiting ? std::size_t{1} << at : 0;
   }
+  raise_to_smaller_sets(worth_.data(), sets, waiting);
   add(&worths_[group_of_siblings().worth], worth_.data(), worth_.size());
   const std::uint64_t none = 0;
   size_ += task.scale() * task.model->expected_path({&none, 1}, scratch);

@@ -29,20 +29,20 @@ void longest_of(double* longest, const std::vector<std::uint32_t>& stages, const
 
 static_assert(PathBlock::kSubsetStages <= kTags);
 
-/// Sorts the columns of so many rows, the largest values first (odd-even transposition).
+/// Sorts the columns of so many rows, the largest values first (merge exchange: Knuth, volume 3, algorithm 5.2.2M).
 void sort_columns(double* values, std::size_t rows, std::size_t columns) {
-  for (std::size_t round = 0; round < rows; ++round) {
-    for (std::size_t row = round % 2; row + 1 < rows; row += 2) {
-      order(values + row * columns, values + (row + 1) * columns, columns);
-    }
-  }
-}
-
-/// From a value of each set to the sum over its subsets.
-void sum_over_subsets(std::vector<double>& values) {
-  for (std::size_t bit = 1; bit < values.size(); bit *= 2) {
-    for (std::size_t without = 0; without < values.size(); without += 2 * bit) {
-      add(&values[without + bit], &values[without], bit);
+  const std::size_t most = std::bit_ceil(rows) / 2;
+  for (std::size_t step = most; step > 0; step /= 2) {
+    std::size_t bit = 0;
+    std::size_t apart = step;
+    for (std::size_t reach = most; reach >= step; reach /= 2) {
+      for (std::size_t row = 0; row + apart < rows; ++row) {
+        if ((row & step) == bit) {
+          order(values + row * columns, values + (row + apart) * columns, columns);
+        }
+      }
+      apart = reach - step;
+      bit = step;
     }
   }
 }
@@ -141,33 +141,25 @@ double PathBlock::from_sources(std::span<const double> reduction, PathScratch& s
   return weighted_sum(outcomes_.weights.data(), path, columns) / outcomes_.total_weight;
 }
 
-/// The longest path from the sources before one, and from those behind it, serve all its alternatives.
+/// Without a source the path is the longest one, or the next longest where its own is that.
 double PathBlock::expected_paths(std::span<const double> reduction, std::span<const Alternative> alternatives,
                                  std::span<double> paths, PathScratch& scratch) const {
   const std::size_t columns = outcomes_.residual.columns();
-  const std::size_t count = reducible_.size();
   const double* weights = outcomes_.weights.data();
-  double* before =
-      scratch.values((count + 2) * columns);  // a row for each source: the longest path from those before it
-  double* behind = before + (count + 1) * columns;
-  std::copy_n(others_[0], columns, before);
-  for (std::size_t index = 0; index < count; ++index) {
-    double* next = before + (index + 1) * columns;
-    std::copy_n(next - columns, columns, next);
-    raise_path(next, outcomes_.residual[reducible_[index]], reduction[index], below(index), columns);
+  double* longest = scratch.values(2 * columns);
+  double* next = longest + columns;
+  std::copy_n(others_[0], columns, longest);
+  std::fill_n(next, columns, 0.0);
+  for (std::size_t index = 0; index < reducible_.size(); ++index) {
+    raise_two(longest, next, outcomes_.residual[reducible_[index]], reduction[index], below(index), columns);
   }
-  std::fill_n(behind, columns, 0.0);
-  std::size_t left = alternatives.size();
-  for (std::size_t index = count; index-- > 0;) {
-    const double* residual = outcomes_.residual[reducible_[index]];
-    for (; left > 0 && alternatives[left - 1].index == index; --left) {
-      paths[left - 1] = weighted_path(weights, before + index * columns, behind, residual,
-                                      alternatives[left - 1].reduction, below(index), columns) /
-                        outcomes_.total_weight;
-    }
-    raise_path(behind, residual, reduction[index], below(index), columns);
+  for (std::size_t at = 0; at < alternatives.size(); ++at) {
+    const auto [index, lowered] = alternatives[at];
+    paths[at] = weighted_path(weights, longest, next, outcomes_.residual[reducible_[index]],
+                              {reduction[index], lowered}, below(index), columns) /
+                outcomes_.total_weight;
   }
-  return weighted_sum(weights, before + count * columns, columns) / outcomes_.total_weight;
+  return weighted_sum(weights, longest, columns) / outcomes_.total_weight;
 }
 
 /// In one outcome the path falls from one source's length to the next longest's once all longer sources are lowered,
@@ -182,26 +174,12 @@ void PathBlock::gains_of_subsets(std::span<const double> reduction, std::vector<
   for (std::size_t index = 0; index < count; ++index) {
     const double* residual = outcomes_.residual[reducible_[index]];
     raise_path(least, residual, reduction[index], below(index), columns);
-    add_tagged(lengths + index * columns, residual, below(index), index, columns);
+    add_tagged(lengths + index * columns, residual, below(index), std::uint64_t{1} << index, columns);
   }
   sort_columns(lengths, count, columns);
   gains.assign(std::size_t{1} << count, 0.0);
-  constexpr std::size_t kAtOnce = 64;  // outcomes
-  for (std::size_t begin = 0; begin < columns; begin += kAtOnce) {
-    const std::size_t size = std::min(kAtOnce, columns - begin);
-    std::array<std::uint64_t, kAtOnce> longer{};
-    std::array<double, kAtOnce> falls;  // NOLINT(cppcoreguidelines-pro-type-member-init): written before it is read
-    for (std::size_t rank = 0; rank < count; ++rank) {
-      const double* length = lengths + rank * columns + begin;
-      const double* next = rank + 1 < count ? length + columns : least + begin;
-      mark_tags(longer.data(), length, size);
-      weighted_falls(falls.data(), outcomes_.weights.data() + begin, length, next, least + begin, size);
-      for (std::size_t k = 0; k < size; ++k) {
-        gains[longer[k]] += falls[k];
-      }
-    }
-  }
-  sum_over_subsets(gains);
+  credit_falls(gains.data(), lengths, count, outcomes_.weights.data(), least, columns);
+  sum_over_subsets(gains.data(), gains.size());
   for (double& gain : gains) {
     gain /= outcomes_.total_weight;
   }

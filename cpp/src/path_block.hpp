@@ -48,8 +48,7 @@ class PathBlock {
   };
   /// Whether every reducible stage has no predecessor in the block; then the next two can be asked.
   [[nodiscard]] bool only_sources() const noexcept { return only_sources_; }
-  /// expected_path(), and what it would be with each alternative, to the bit: `paths[i]` for `alternatives[i]`, which
-  /// ascend by index.
+  /// expected_path(), and what it would be with each alternative, to the bit: `paths[i]` for `alternatives[i]`.
   [[nodiscard]] double expected_paths(std::span<const double> reduction, std::span<const Alternative> alternatives,
                                       std::span<double> paths, PathScratch& scratch) const;
 

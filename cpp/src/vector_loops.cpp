@@ -14,10 +14,25 @@
 
 namespace topas::detail {
 
+namespace {
+
+constexpr std::uint64_t kAllTags = (std::uint64_t{1} << kTags) - 1;
+
+}  // namespace
+
 TOPAS_EVERY_WIDTH void raise_path(double* __restrict path, const double* __restrict residual, double reduction,
                                   const double* __restrict below, std::size_t count) {
   for (std::size_t k = 0; k < count; ++k) {
     path[k] = std::max(path[k], std::max(residual[k] - reduction, 0.0) + below[k]);
+  }
+}
+
+TOPAS_EVERY_WIDTH void raise_two(double* __restrict longest, double* __restrict next, const double* __restrict residual,
+                                 double reduction, const double* __restrict below, std::size_t count) {
+  for (std::size_t k = 0; k < count; ++k) {
+    const double path = std::max(residual[k] - reduction, 0.0) + below[k];
+    next[k] = std::max(next[k], std::min(longest[k], path));
+    longest[k] = std::max(longest[k], path);
   }
 }
 
@@ -34,16 +49,19 @@ TOPAS_EVERY_WIDTH void add_lowered(double* __restrict sum, const double* __restr
   }
 }
 
-TOPAS_EVERY_WIDTH double weighted_path(const double* weights, const double* before, const double* after,
-                                       const double* residual, double reduction, const double* below,
+TOPAS_EVERY_WIDTH double weighted_path(const double* weights, const double* longest, const double* next,
+                                       const double* residual, Replaced reduction, const double* below,
                                        std::size_t count) {
   Lanes lanes{};
   for (std::size_t k = 0; k < count; k += lanes.size()) {
     for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
       const std::size_t at = k + lane;
-      const double path = std::max(residual[at] - reduction, 0.0) + below[at];
-      const double other = std::max(before[at], after[at]);
-      lanes[lane] += weights[at] * std::max(other, path);
+      const double before = std::max(residual[at] - reduction.from, 0.0) + below[at];
+      const double after = std::max(residual[at] - reduction.to, 0.0) + below[at];
+      const double first = longest[at];
+      const double second = next[at];
+      const double other = before < first ? first : second;
+      lanes[lane] += weights[at] * std::max(other, after);
     }
   }
   return sum_of(lanes);
@@ -107,21 +125,79 @@ TOPAS_EVERY_WIDTH void add_tagged(double* __restrict sums, const double* __restr
                                   const double* __restrict right, std::uint64_t tag, std::size_t count) {
   for (std::size_t k = 0; k < count; ++k) {
     const auto bits = std::bit_cast<std::uint64_t>(left[k] + right[k]);
-    sums[k] = std::bit_cast<double>((bits & ~(kTags - 1)) | tag);
+    sums[k] = std::bit_cast<double>((bits & ~kAllTags) | tag);
   }
 }
 
-TOPAS_EVERY_WIDTH void mark_tags(std::uint64_t* __restrict sets, const double* __restrict values, std::size_t count) {
-  for (std::size_t k = 0; k < count; ++k) {
-    sets[k] |= std::uint64_t{1} << (std::bit_cast<std::uint64_t>(values[k]) & (kTags - 1));
+/// credit_falls() of so many columns.
+template <std::size_t kColumns>
+[[gnu::always_inline]] inline void credit_falls_of(double* __restrict gains, const double* __restrict lengths,
+                                                   std::size_t ranks, const double* __restrict weights,
+                                                   const double* __restrict least, std::size_t stride) {
+  std::array<double, kColumns> above;          // NOLINT(cppcoreguidelines-pro-type-member-init)
+  std::array<double, kColumns> falls;          // NOLINT(cppcoreguidelines-pro-type-member-init)
+  std::array<std::uint64_t, kColumns> longer;  // NOLINT(cppcoreguidelines-pro-type-member-init)
+  for (std::size_t k = 0; k < kColumns; ++k) {
+    above[k] = std::max(lengths[k], least[k]);
+    longer[k] = 0;
+  }
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const double* __restrict length = lengths + rank * stride;
+    const double* __restrict next = rank + 1 < ranks ? length + stride : least;
+    for (std::size_t k = 0; k < kColumns; ++k) {
+      longer[k] |= std::bit_cast<std::uint64_t>(length[k]) & kAllTags;
+    }
+    for (std::size_t k = 0; k < kColumns; ++k) {
+      const double below = std::max(next[k], least[k]);
+      falls[k] = weights[k] * (above[k] - below);
+      above[k] = below;
+    }
+    for (std::size_t k = 0; k < kColumns; k += 4) {
+      for (std::size_t lane = k; lane < k + 4; ++lane) {
+        gains[longer[lane]] += falls[lane];
+      }
+    }
   }
 }
 
-TOPAS_EVERY_WIDTH void weighted_falls(double* __restrict falls, const double* __restrict weights,
-                                      const double* __restrict above, const double* __restrict below,
-                                      const double* __restrict least, std::size_t count) {
-  for (std::size_t k = 0; k < count; ++k) {
-    falls[k] = weights[k] * (std::max(above[k], least[k]) - std::max(below[k], least[k]));
+TOPAS_EVERY_WIDTH void credit_falls(double* gains, const double* lengths, std::size_t ranks, const double* weights,
+                                    const double* least, std::size_t count) {
+  constexpr std::size_t kMany = 32;
+  constexpr std::size_t kFew = 8;
+  std::size_t at = 0;
+  for (; at + kMany <= count; at += kMany) {
+    credit_falls_of<kMany>(gains, lengths + at, ranks, weights + at, least + at, count);
+  }
+  for (; at < count; at += kFew) {
+    credit_falls_of<kFew>(gains, lengths + at, ranks, weights + at, least + at, count);
+  }
+}
+
+TOPAS_EVERY_WIDTH void sum_over_subsets(double* values, std::size_t sets) {
+  const auto add_two_bits = [](double& none, double& lower, double& higher, double& both) {
+    lower += none;
+    both = (both + higher) + lower;
+    higher += none;
+  };
+  std::size_t bit = 1;
+  for (std::size_t begin = 0; begin + 4 <= sets; begin += 4) {
+    double* first = values + begin;
+    add_two_bits(first[0], first[1], first[2], first[3]);
+    bit = 4;
+  }
+  for (; 2 * bit < sets; bit *= 4) {
+    for (std::size_t begin = 0; begin < sets; begin += 4 * bit) {
+      double* __restrict none = values + begin;
+      double* __restrict lower = none + bit;
+      double* __restrict higher = none + 2 * bit;
+      double* __restrict both = none + 3 * bit;
+      for (std::size_t k = 0; k < bit; ++k) {
+        add_two_bits(none[k], lower[k], higher[k], both[k]);
+      }
+    }
+  }
+  for (std::size_t k = 0; bit < sets && k < bit; ++k) {  // an odd one is left
+    values[bit + k] += values[k];
   }
 }
 
@@ -143,13 +219,32 @@ TOPAS_EVERY_WIDTH void leave_of_gains(double* __restrict worth, const double* __
   }
 }
 
-TOPAS_EVERY_WIDTH void raise_to_smaller_sets(double* values, std::size_t sets, std::size_t bit, std::size_t width) {
-  const std::size_t block = bit * width;
-  for (std::size_t begin = 0; begin < sets * width; begin += 2 * block) {
-    const double* __restrict without = values + begin;
-    double* __restrict with = values + begin + block;
-    for (std::size_t k = 0; k < block; ++k) {
+TOPAS_EVERY_WIDTH void raise_to_smaller_sets(double* values, std::size_t sets, std::size_t bits) {
+  const auto raise_by_one = [](double* __restrict with, const double* __restrict without, std::size_t count) {
+    for (std::size_t k = 0; k < 4 * count; ++k) {
       with[k] = std::max(with[k], without[k]);
+    }
+  };
+  while (bits != 0) {
+    const std::size_t low = bits & (~bits + 1);
+    const std::size_t high = (bits ^ low) & (~(bits ^ low) + 1);  // two at once
+    bits ^= low | high;
+    for (std::size_t outer = 0; high != 0 && outer < sets; outer += 2 * high) {
+      for (std::size_t inner = outer; inner < outer + high; inner += 2 * low) {
+        const double* __restrict none = values + 4 * inner;
+        double* __restrict lower = values + 4 * (inner + low);
+        double* __restrict higher = values + 4 * (inner + high);
+        double* __restrict both = values + 4 * (inner + high + low);
+        for (std::size_t k = 0; k < 4 * low; ++k) {
+          const double with_lower = std::max(lower[k], none[k]);
+          both[k] = std::max(std::max(both[k], higher[k]), with_lower);
+          lower[k] = with_lower;
+          higher[k] = std::max(higher[k], none[k]);
+        }
+      }
+    }
+    for (std::size_t begin = 0; high == 0 && begin < sets; begin += 2 * low) {
+      raise_by_one(values + 4 * (begin + low), values + 4 * begin, low);
     }
   }
 }
