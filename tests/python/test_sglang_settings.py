@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import topas
@@ -231,6 +231,18 @@ def test_measured_costs_give_way_to_the_users_and_the_preset_holds() -> None:
         prefill_s_per_token=0.5,
         samples=7,
     )
+
+
+@pytest.mark.parametrize("preset", ["default", "guarded"])
+def test_in_an_engine_waiting_and_decisions_are_bounded_unless_the_user_says_otherwise(
+    preset: Literal["default", "guarded"],
+) -> None:
+    engine: dict[str, Any] = {"capacity": 4096, "max_running_requests": 8, "costs": {}}
+    config = Settings(preset=preset).config(**engine)
+    assert (config.reserve_limit, config.max_evaluations) == (2.0, 256)
+    free = Settings(preset=preset, policy={"reserve_limit": 0.0, "max_evaluations": 0})
+    config = free.config(**engine)
+    assert (config.reserve_limit, config.max_evaluations) == (0.0, 0)
 
 
 # ---- versions

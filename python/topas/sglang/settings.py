@@ -17,12 +17,14 @@ __all__ = ["PrefixCopies", "Settings"]
 
 #: Over the presets, for an engine that computes prefixes and preempted requests again: a prefix is
 #: paid for once however many tasks wait for it, room is used, prefixes soon wanted are worth more
-#: than their transfer, and fewer preemptions are better (docs/policy.md).
+#: than their transfer, and fewer preemptions are better (docs/policy.md). Waiting is bounded, and
+#: so is what a decision costs: with up to 64 agents the budget takes nothing away.
 _ONCE: Mapping[str, Any] = {
     "reuse_weight": 4.0,
     "move_model": "once",
     "work_conserving": True,
     "reserve_limit": 2.0,
+    "max_evaluations": 256,
 }
 _IN_AN_ENGINE: Mapping[str, Mapping[str, Any]] = {
     "default": {**_ONCE, "redo_weight": 30.0},
