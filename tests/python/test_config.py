@@ -15,7 +15,18 @@ from agreement import Json
 from busy import NOW, busy_scheduler, fingerprint
 from scenarios import Engine, case_config
 from strategies import random_snapshot
-from topas import PRESETS, Config, ConfigError, Decision, Scheduler, Snapshot, TopasError, decide
+from topas import (
+    PRESETS,
+    Config,
+    ConfigError,
+    Decision,
+    Scheduler,
+    Snapshot,
+    TopasError,
+    decide,
+    reference,
+)
+from topas.reference.state import read_settings
 
 REQUIRED: Json = {
     "kv_capacity_tokens": 1000,
@@ -315,6 +326,15 @@ def test_presets_set_the_same_fields() -> None:
     rest = set(NAMES) - set(PRESETS["paper"])
     made = [Config.preset(name, **REQUIRED).to_dict() for name in PRESETS]
     assert all(fields[name] == made[0][name] for fields in made for name in rest)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_reference_gives_every_field_the_same_value(preset: str) -> None:
+    """Both write presets and defaults down by themselves: a slip in one of them shows here."""
+    assert reference.PRESETS.keys() == PRESETS.keys()
+    settings = dataclasses.asdict(read_settings(REQUIRED, preset))
+    assert settings == Config.preset(preset, **REQUIRED).to_dict()
+    assert reference.PRESETS[preset] == PRESETS[preset]
 
 
 def test_fields_win_over_the_preset() -> None:
