@@ -324,3 +324,7 @@ def test_the_command_takes_traces(tmp_path: Path) -> None:
         _run("--trace", str(file), "--gpu", "L40S", "--model", "Llama-3.1-70B", *COMMON)
     with pytest.raises(ConfigError, match="--loads"):
         _run("--trace", str(file), "--loads", "one", *COMMON)
+    with pytest.raises(ConfigError, match="sample: must be an integer of at least 4, got 3"):
+        _run("--trace", str(file), "--sample", "3", *COMMON)
+    with pytest.raises(ConfigError, match="--sample: is for --trace only"):
+        _run("dag-4", "--tasks", "2", "--sample", "10", *COMMON)

@@ -693,6 +693,18 @@ def test_a_wrong_option_is_named(
         invoke(monkeypatch, *arguments)
 
 
+def test_files_that_cannot_be_used_are_named_before_the_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=f"^--json {tmp_path}: Is a directory$"):
+        invoke(monkeypatch, "single", "--json", str(tmp_path))
+    settings = tmp_path / "topas.yaml"
+    settings.write_text("reask_s: -1\n")
+    monkeypatch.setenv("TOPAS_CONFIG", str(settings))
+    with pytest.raises(ConfigError, match=rf"^TOPAS_CONFIG: {settings}: reask_s: .*, got -1$"):
+        invoke(monkeypatch, "single", "--policies", "fcfs")
+
+
 def test_engine_arguments_are_json_or_text() -> None:
     pairs = ["page-size=16", "enable_mixed_chunk=true", "dtype=float16"]
     found = command._engine_arguments(pairs)

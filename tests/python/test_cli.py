@@ -1,4 +1,4 @@
-"""The commands ``topas decide`` and ``topas explain``, run as a user runs them."""
+"""The commands ``topas decide`` and ``topas explain``, and files that no command can use."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import topas
 from strategies import random_snapshot
+from topas.cli.app import app
+from typer.testing import CliRunner
 
 SNAPSHOT = {
     "config": {
@@ -55,8 +57,11 @@ SNAPSHOT = {
 }
 
 
+TOPAS = (sys.executable, "-c", "from topas.cli import main; main()")
+
+
 def run(*arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from topas.cli import main; main()", *arguments]
+    command = [*TOPAS, *arguments]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
 
 
@@ -202,6 +207,64 @@ class TestExplain:
 
     def test_refuses_no_candidates(self) -> None:
         assert "top" in refused(run("explain", "-", "--top", "0", text=lines(SNAPSHOT)))
+
+
+class TestFiles:
+    """FOLDER is a folder, TEXT a file of something else, BYTES one that is no text."""
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ("simulate --trace FOLDER", "FOLDER: Is a directory"),
+            ("simulate --trace BYTES", "BYTES: not UTF-8: invalid start byte at byte 0"),
+            ("simulate --workflows TEXT/x", "TEXT/x: Not a directory"),
+            ("simulate --workflows TEXT", "TEXT: not JSON: "),
+            ("simulate --workflows BYTES", "BYTES: not UTF-8: "),
+            ("simulate dag-4 --costs FOLDER", "costs: FOLDER: Is a directory"),
+            ("simulate dag-4 --costs BYTES", "costs: BYTES: not UTF-8: "),
+            ("advise dag-4 --rate 1 --tasks 2 --resume FOLDER", "resume: FOLDER: Is a directory"),
+            ("advise dag-4 --rate 1 --tasks 2 --resume TEXT", "resume: TEXT: its last line"),
+            ("phase-map dag-4 --quick --out TEXT", "--out TEXT: File exists"),
+            ("phase-map dag-4 --quick --out TEXT/x", "--out TEXT/x: Not a directory"),
+            ("reproduce fig2 --out TEXT", "--out TEXT: File exists"),
+            ("reproduce fig2 --out TEXT/x", "--out TEXT/x: Not a directory"),
+            ("convert-trace FOLDER/x out --to compact", "FOLDER/x: No such file or directory"),
+        ],
+    )
+    def test_are_named_before_anything_runs(
+        self, arguments: str, message: str, tmp_path: Path
+    ) -> None:
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "notes").write_text("notes")
+        (tmp_path / "bytes").write_bytes(b"\xff\xfe\n")
+        for name, path in (("FOLDER", "folder"), ("TEXT", "notes"), ("BYTES", "bytes")):
+            arguments = arguments.replace(name, str(tmp_path / path))
+            message = message.replace(name, str(tmp_path / path))
+        error = CliRunner().invoke(app, arguments.split()).exception
+        assert isinstance(error, topas.TopasError)
+        assert str(error).startswith(message)
+        assert (tmp_path / "notes").read_text() == "notes"
+
+    def test_a_trace_that_cannot_be_written(self, tmp_path: Path) -> None:
+        source = tmp_path / "trace.jsonl"
+        source.write_text(
+            '{"session":"s","stage":"a","agent":"x","round":0,"after":[],"input_tokens":9,'
+            '"output_tokens":5,"shared_tokens":0,"api_s":1,"tool_wait_s":0,"t":0}\n'
+        )
+        arguments = ["convert-trace", str(source), str(tmp_path), "--to", "compact"]
+        error = CliRunner().invoke(app, arguments).exception
+        assert isinstance(error, topas.TraceError)
+        assert str(error) == f"{tmp_path}: Is a directory"
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+    @pytest.mark.parametrize("command", [("profiles", "--json"), ("--version",)])
+    def test_output_that_finds_no_room(self, command: tuple[str, ...]) -> None:
+        with Path("/dev/full").open("w") as full:
+            result = subprocess.run(
+                [*TOPAS, *command], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            )
+        assert result.returncode == 2
+        assert result.stderr == "error: output: No space left on device\n"
 
 
 def test_version() -> None:

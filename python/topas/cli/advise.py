@@ -72,7 +72,7 @@ _Preset = Annotated[
 _Set = Annotated[list[str] | None, _option("Field of all settings, FIELD=VALUE.", "--set")]
 _Loads = Annotated[str, _option("Factors on the load, with commas, 1 among them.")]
 _Replicates = Annotated[int, _option("Repetitions of each half.")]
-_Sample = Annotated[int, _option("Trace: most tasks of a repetition.")]
+_Sample = Annotated[int | None, _option("Trace: most tasks of a repetition. (100)")]
 _Baselines = Annotated[str, _option("Compared with: 'all', or policies with commas.")]
 _Processes = Annotated[int | None, _option("Runs at a time. (as many as processors)")]
 _Resume = Annotated[
@@ -93,7 +93,7 @@ def advise(
     config: _Set = None,
     loads: _Loads = _LOADS,
     replicates: _Replicates = 5,
-    sample: _Sample = 100,
+    sample: _Sample = None,
     baselines: _Baselines = "all",
     processes: _Processes = None,
     resume: _Resume = None,
@@ -164,7 +164,9 @@ def _repetitions(
     """A trace is resampled; what is made from a seed is made again."""
     count = given["replicates"]
     if "trace" in given:
-        return resample(own, seed=given["seed"], count=count, sample=given["sample"])
+        return resample(own, seed=given["seed"], count=count, sample=given.get("sample", 100))
+    if "sample" in given:
+        raise ConfigError("--sample: is for --trace only")
 
     def make(seed: int) -> Workload:
         return without_misfits(build_workload({**given, "seed": seed}), costs, options)[0]

@@ -27,7 +27,7 @@ from topas.enginebench.tables import against_simulator, calibration_table, figur
 from topas.enginebench.workload import WORKLOADS, BenchSettings, BenchWorkload, check_fits
 from topas.errors import ConfigError, StateError
 from topas.sglang.settings import Settings
-from topas.sim.checks import check_choice, check_int
+from topas.sim.checks import check_choice, check_int, file_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,11 +86,16 @@ def bench_engine(
     plan = _plan(given)
     if plan.pool is not None:
         check_fits(settings, plan.pool)
+    _plugin()  # what is wrong with it, or with the file, is told before the runs
+    if json is not None:
+        with file_errors(f"--json {json}"):
+            json.open("ab").close()
     with _model(model) as path:
         report = _run(replace(plan, model=path), settings, names, repeat)
     fields = _show(report, settings, plan if calibrate else None)
     if json is not None:
-        json.write_text(json_module.dumps(fields, indent=1), encoding="utf-8")
+        with file_errors(f"--json {json}"):
+            json.write_text(json_module.dumps(fields, indent=1), encoding="utf-8")
     if not report.same_outputs and plan.device == "cpu":
         raise typer.Exit(1)  # on a GPU sums may depend on the batch
 
@@ -125,6 +130,11 @@ def _plan(given: Mapping[str, Any]) -> EnginePlan:
         arguments=arguments,
         timeout_s=given["run_timeout"],
     )
+
+
+def _plugin() -> Settings | None:
+    """Settings of the plugin in the runs that it drives."""
+    return Settings.from_environment({**os.environ, "TOPAS_ENABLE": "1"})
 
 
 def _policies(text: str) -> list[str]:
@@ -218,7 +228,7 @@ def _calibrate(
         console.print(str(error), markup=False, highlight=False)
         return {"error": str(error)}
     bench = BenchWorkload(settings)
-    plugin = Settings.from_environment({**os.environ, "TOPAS_ENABLE": "1"})
+    plugin = _plugin()
     simulated = {
         policy: simulate_run(bench, policy, fit.costs, plan.max_running, plugin)
         for policy in report.policies

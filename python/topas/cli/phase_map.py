@@ -17,6 +17,7 @@ from topas.cli.simulate import config_fields
 from topas.errors import ConfigError
 from topas.policies import BASELINE_NAMES, PRESET_POLICIES
 from topas.sim import BUILTIN_WORKLOADS
+from topas.sim.checks import file_errors
 from topas.sim.phase_map import MapScale, MapStudy, PhaseMap, map_phases, write_maps
 from topas.sim.sweep import show_progress
 from topas.sim.versus import JCT_METRICS, SMALLEST_SHOWN, Ratio
@@ -75,6 +76,8 @@ def phase_map(
         costs=engine_options.costs_of(given),
         options=engine_options.options_of(given),
     )
+    with file_errors(f"--out {out}"):
+        out.mkdir(parents=True, exist_ok=True)
     maps = map_phases(
         BUILTIN_WORKLOADS if workload == "all" else _names(workload),
         study,
@@ -82,7 +85,9 @@ def phase_map(
         resume=out / "cells.jsonl",
         progress=lambda total: show_progress(total, "runs"),
     )
-    _show(maps, write_maps(maps, out))
+    with file_errors(f"--out {out}"):
+        files = write_maps(maps, out)
+    _show(maps, files)
     if any(item.errors for item in maps):
         raise typer.Exit(1)
 

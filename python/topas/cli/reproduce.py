@@ -14,6 +14,7 @@ from topas.policies import BASELINE_NAMES
 from topas.reproduce.points import PAPER_BASELINES, Scale
 from topas.reproduce.run import PARTS, Evaluation, evaluate, write
 from topas.reproduce.tables import notes, to_tables
+from topas.sim.checks import file_errors
 from topas.sim.sweep import show_progress
 
 __all__ = ["reproduce"]
@@ -48,6 +49,8 @@ def reproduce(
     """
     scale = Scale.quick() if quick else Scale()
     scale = replace(scale, seeds=scale.seeds if seeds is None else seeds, pressure=pressure)
+    with file_errors(f"--out {out}"):
+        out.mkdir(parents=True, exist_ok=True)
     evaluation = evaluate(
         PARTS if part == "all" else (part,),
         scale=scale,
@@ -56,7 +59,8 @@ def reproduce(
         resume=out / "cells.jsonl",
         progress=lambda total: show_progress(total, "runs"),
     )
-    files = write(evaluation, out)
+    with file_errors(f"--out {out}"):
+        files = write(evaluation, out)
     _show(evaluation, files)
     if evaluation.errors:
         raise typer.Exit(1)

@@ -16,11 +16,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from topas.enginebench.results import EngineRun, is_driven
 from topas.enginebench.workload import BenchSettings
 from topas.errors import ConfigError, StateError
+from topas.sglang.settings import Settings
 
 __all__ = [
     "POLICIES",
@@ -107,7 +106,7 @@ def environment(
     result["TOPAS_ENABLE"] = "1" if driven else "0"
     if policy.endswith("+copies"):
         own = outer.get("TOPAS_CONFIG")
-        fields = (yaml.safe_load(Path(own).read_text("utf-8")) if own else None) or {}
+        fields = Settings.from_file(Path(own)).model_dump(exclude_unset=True) if own else {}
         path = folder / "topas.json"
         path.write_text(json.dumps({"prefix_copies": {"host_bytes": _HOST_BYTES}, **fields}))
         result["TOPAS_CONFIG"] = str(path)

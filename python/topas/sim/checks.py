@@ -1,13 +1,16 @@
-"""Checks of settings, shared by the simulator's dataclasses."""
+"""Checks of settings and of files, shared by the simulator's modules."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Integral, Real
+from pathlib import Path
 
-from topas.errors import ConfigError
+from topas.errors import ConfigError, TopasError
 
-__all__ = ["check_choice", "check_int", "check_number"]
+__all__ = ["check_choice", "check_int", "check_number", "file_errors"]
 
 
 def check_int(name: str, value: object, *, minimum: int) -> None:
@@ -46,3 +49,27 @@ def check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
     """
     if value not in known:
         raise ConfigError(f"{name}: unknown {value!r}, known are {', '.join(known)}")
+
+
+@contextmanager
+def file_errors(file: str | Path, kind: type[TopasError] = ConfigError) -> Iterator[None]:
+    """Turn what goes wrong with a file into an error of ours that names it and the reason.
+
+    Parameters
+    ----------
+    file : str or Path
+        What the message calls the file: its path, with or without the setting that gave it.
+    kind : type
+        Of the error.
+
+    Raises
+    ------
+    TopasError
+        Of ``kind``: the system refused to read or write, or a text is no UTF-8.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{file}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise kind(f"{file}: not UTF-8: {error.reason} at byte {error.start}") from None

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from topas.errors import ConfigError, WorkflowError
 from topas.sim.builtin import poisson_arrivals
-from topas.sim.checks import check_int, check_number
+from topas.sim.checks import check_int, check_number, file_errors
 from topas.sim.draws import lognormal_tokens, stream
 from topas.sim.graph_unroll import (
     GraphEdge,
@@ -129,10 +129,12 @@ def load_graphs(path: str | Path) -> dict[str, WorkflowGraph]:
         The file cannot be read or something in it is wrong: the first 20 faults by workflow and
         field, and how many there are.
     """
+    with file_errors(path, WorkflowError):
+        text = Path(path).read_text(encoding="utf-8")
     try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise WorkflowError(f"{path}: {error}") from error
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise WorkflowError(f"{path}: not JSON: {error}") from error
     faults: list[str] = []
     workflows: list[_Workflow] = []
     try:

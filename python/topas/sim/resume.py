@@ -12,6 +12,7 @@ from typing import Any
 
 import topas
 from topas.errors import ConfigError
+from topas.sim.checks import file_errors
 
 __all__ = ["ResumeFile", "code_files", "digest_of", "key_of"]
 
@@ -75,16 +76,16 @@ class ResumeFile:
     Raises
     ------
     ConfigError
-        It is a file of something else.
+        It is a file of something else, or cannot be read or written.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.found: dict[str, dict[str, Any]] = {}
-        if not path.exists():
+        with file_errors(f"resume: {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            return
-        whole, _, rest = path.read_bytes().rpartition(b"\n")
+            path.open("ab").close()  # refused before the first run, not after it
+            whole, _, rest = path.read_bytes().rpartition(b"\n")
         for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):
             self._read(number, line)
         if rest:  # an interrupted write
@@ -115,7 +116,12 @@ class ResumeFile:
             For who reads the file.
         figures : mapping
             ``metrics``, plain values, and ``jct_s`` if there are completion times.
+
+        Raises
+        ------
+        ConfigError
+            The file cannot be written.
         """
         line = json.dumps({"key": key, "cell": name, **figures}, allow_nan=False) + "\n"
-        with self._path.open("a", encoding="utf-8") as file:
+        with file_errors(f"resume: {self._path}"), self._path.open("a", encoding="utf-8") as file:
             file.write(line)

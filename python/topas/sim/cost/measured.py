@@ -23,6 +23,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from topas.errors import ConfigError
+from topas.sim.checks import file_errors
 from topas.sim.cost.fit import DecodeRow, MeasuredCosts, PrefillRow, fit_rows
 from topas.sim.cost.linear import EngineCosts
 
@@ -91,10 +92,8 @@ def load_costs(
         nowhere given; the message names the file and the field.
     """
     file = Path(path)
-    try:
+    with file_errors(f"costs: {file}"):
         text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"costs: cannot read {file}: {error}") from None
     try:
         return _parse(text, file.suffix.casefold() == ".json", base, kv_capacity)
     except ValidationError as error:

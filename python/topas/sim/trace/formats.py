@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from topas.errors import TraceError
-from topas.sim.checks import check_choice, check_int
+from topas.sim.checks import check_choice, check_int, file_errors
 from topas.sim.trace.bench import read_bench
 from topas.sim.trace.compact import compact_lines, read_compact
 from topas.sim.trace.mooncake import read_mooncake
@@ -86,10 +86,8 @@ def write_trace(trace: Trace, path: str | Path, *, form: str, block_tokens: int 
         lines = compact_lines(trace.rows)
     else:
         lines = mooncake_lines(trace.sessions, block_tokens)
-    try:
+    with file_errors(path, TraceError):
         Path(path).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    except OSError as error:
-        raise TraceError(f"{path}: {error}") from error
     return len(lines)
 
 

@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from topas.errors import TraceError
+from topas.sim.checks import file_errors
 from topas.sim.trace.graph import Errors, Session, assemble
 
 __all__ = ["LATEST_S", "Trace", "TraceRow", "build_trace", "fail", "parse_lines", "read_lines"]
@@ -121,10 +122,8 @@ def read_lines(path: Path) -> list[str]:
     TraceError
         The file cannot be read or is no UTF-8.
     """
-    try:
+    with file_errors(path, TraceError):
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}: {error}") from error
     return text.removesuffix("\n").split("\n") if text else []
 
 
