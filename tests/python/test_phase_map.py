@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from topas.errors import CapacityError, ConfigError
+from topas.policies import both_ways
 from topas.sim import EngineCosts, EngineOptions, Lengths, make_workload, run_policy
 from topas.sim.operating_point import locate, mean_rate, task_gpu_s, without_misfits
 from topas.sim.phase_map import (
     MapScale,
     MapStudy,
     PhaseMap,
-    both_ways,
     map_phases,
     write_maps,
 )
@@ -163,10 +163,11 @@ def test_a_pressure_that_does_not_fit_has_no_figures(tmp_path: Path) -> None:
 
 
 def test_a_run_that_fails_is_named_and_leaves_a_gap() -> None:
-    study = replace(STUDY, config={"reuse_weight": -1.0})
+    few = {"exact_limit": 1, "samples": 0}  # refused as soon as two totals are observed
+    study = replace(STUDY, policy="topas-paper", config=few)
     (found,) = map_phases(["chain-3"], study, processes=1)
     assert len(found.errors) == 4 * 2
-    assert "reuse_weight" in found.errors[0]
+    assert "exact_limit" in found.errors[0]
     assert all(cell.ratio("mean_jct_s") is None for cell in found.cells)
 
 
@@ -179,6 +180,8 @@ def test_a_run_that_fails_is_named_and_leaves_a_gap() -> None:
         (lambda: MapScale(pressures=(1.0, 1.0)), "pressures"),
         (lambda: MapStudy(policy="lpm"), "policy"),
         (lambda: MapStudy(baselines=("topas",)), "baselines"),
+        (lambda: MapStudy(config={"urgency": -1.0}), "urgency"),
+        (lambda: MapStudy(config={"haste": 1.0}), "haste"),
         (lambda: map_phases(["chain"]), "workload"),
     ],
 )

@@ -421,6 +421,7 @@ def test_the_command_shows_table_and_chart(tmp_path: Path) -> None:
         (("fig1", "--quick", "--seeds", "0"), "seeds: "),
         (("fig1", "--processes", "0"), "processes: "),
         (("fig3", "--baselines", "lpm,x"), "baselines: 'x'"),
+        (("fig5", "--baselines", "lpm,x"), "baselines: 'x'"),
     ],
 )
 def test_bad_input_is_a_typed_error(

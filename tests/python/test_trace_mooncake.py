@@ -302,6 +302,8 @@ def test_contexts_that_share_a_head_share_an_agent(tmp_path: Path) -> None:
         (5, {"timestamp": None}, r"line 6: timestamp: missing, and the row waits for no other"),
         (3, {"input_length": 55}, r"line 4: hash_ids: 3 blocks of 10 tokens .* --block-tokens"),
         (3, {"input_length": -1}, r"line 4: input_length: .*-1"),
+        (3, {"input_length": 10**20}, r"line 4: input_length: .*, got 1000000"),
+        (3, {"output_length": 10**20}, r"line 4: output_length: "),
         (3, {"output_length": 0}, r"line 4: output_length: .*0"),
         (3, {"output_length": 1.5}, r"line 4: output_length: .*1.5"),
         (3, {"timestamp": 1.7e12}, r"line 4: timestamp: 1700000000000.0 looks like wall clock"),

@@ -21,6 +21,7 @@ from topas.policies.registry import (
     POLICY_NAMES,
     PRESET_POLICIES,
     PolicyName,
+    both_ways,
     make_policy,
     parse_policies,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "Spf",
     "Srpt",
     "StageProfile",
+    "both_ways",
     "make_policy",
     "parse_policies",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ __all__ = [
     "POLICY_NAMES",
     "PRESET_POLICIES",
     "PolicyName",
+    "both_ways",
     "make_policy",
     "parse_policies",
 ]
@@ -139,14 +140,27 @@ def make_policy(name: str, config_fields: Mapping[str, Any]) -> Policy:
     return TopasPolicy(Config.preset(_PRESETS[base], **config_fields), name)
 
 
-def _both_ways() -> list[str]:
-    """Every policy, each baseline without and with a host cache."""
-    names: list[str] = []
-    for name in POLICY_NAMES:
-        names.append(name)
-        if PolicyName(name).is_baseline and not PolicyName(name).has_host_cache:
-            names.append(name + _HOST)
-    return names
+def both_ways(names: Sequence[str] = BASELINE_NAMES) -> tuple[str, ...]:
+    """Baselines without and with a host cache, as policy names.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of :data:`BASELINE_NAMES`, without suffixes.
+
+    Raises
+    ------
+    ConfigError
+        A name is none of these.
+    """
+    found: list[str] = []
+    for name in names:
+        if name not in BASELINE_NAMES:
+            raise ConfigError(f"baselines: {name!r} is none of {', '.join(BASELINE_NAMES)}")
+        found.append(name)
+        if not PolicyName(name).has_host_cache:
+            found.append(name + _HOST)
+    return tuple(found)
 
 
 def parse_policies(text: str) -> list[str]:
@@ -159,7 +173,7 @@ def parse_policies(text: str) -> list[str]:
     ConfigError
         A name is unknown or given twice, or there is none.
     """
-    groups = {"all": list(POLICY_NAMES), _BOTH: _both_ways()}
+    groups = {"all": list(POLICY_NAMES), _BOTH: [*both_ways(), *_PRESETS]}
     names: list[str] = []
     for item in (part.strip() for part in text.split(",")):
         names.extend(groups.get(item, [item]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from topas.errors import ConfigError
-from topas.policies import BASELINE_NAMES, PolicyName, parse_policies
+from topas.policies import BASELINE_NAMES, PolicyName, both_ways, parse_policies
 from topas.sim.builtin import Lengths, prefixes_at
 from topas.sim.checks import check_int, check_number
 from topas.sim.cost import EngineCosts
@@ -141,9 +141,7 @@ def contenders(
     ConfigError
         A policy is unknown, or a baseline is none of the policies that have no part in topas.
     """
-    for name in baselines:
-        if name not in BASELINE_NAMES:
-            raise ConfigError(f"baselines: {name!r} is none of {', '.join(BASELINE_NAMES)}")
+    both_ways(baselines)  # refuses what is none
     return [
         Variant(
             label=name,

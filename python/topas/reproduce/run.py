@@ -11,7 +11,7 @@ from typing import Any
 
 import topas
 from topas.errors import ConfigError
-from topas.policies import BASELINE_NAMES
+from topas.policies import BASELINE_NAMES, both_ways
 from topas.reproduce.figures import (
     JCT_METRICS,
     PAPER_ABLATION,
@@ -188,6 +188,7 @@ def evaluate(
     for part in parts:
         if part not in PARTS:
             raise ConfigError(f"part: unknown {part!r}, known are {', '.join(PARTS)}, all")
+    both_ways(baselines)  # also where no part asks for any
     scale = scale or Scale()
     plans = _plans(parts, scale, baselines)
     cells: list[Cell] = []

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from topas.errors import ConfigError, StateError
-from topas.policies import BASELINE_NAMES, PRESET_POLICIES, PolicyName
+from topas.policies import BASELINE_NAMES, PRESET_POLICIES, PolicyName, both_ways
 from topas.sim.checks import check_number
 from topas.sim.cost import EngineCosts
 from topas.sim.operating_point import OperatingPoint
 from topas.sim.options import EngineOptions
-from topas.sim.phase_map import both_ways
 from topas.sim.replicates import Outcome, Replicates, Run, run_all
 from topas.sim.versus import JCT_METRICS, Ratio, Values, best_of, ratio_to
 

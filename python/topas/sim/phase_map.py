@@ -18,12 +18,19 @@ import numpy as np
 
 import topas
 from topas.errors import CapacityError, ConfigError
-from topas.policies import BASELINE_NAMES, PRESET_POLICIES, PolicyName
+from topas.policies import (
+    BASELINE_NAMES,
+    PRESET_POLICIES,
+    PolicyName,
+    both_ways,
+    make_policy,
+)
 from topas.sim.builtin import BUILTIN_WORKLOADS, Lengths, make_workload, prefixes_at
 from topas.sim.checks import check_choice, check_int, check_number
 from topas.sim.cost import EngineCosts
 from topas.sim.operating_point import task_gpu_s, without_misfits
 from topas.sim.options import EngineOptions
+from topas.sim.profiles import config_fields
 from topas.sim.sweep import Cell, CellResult, run_cells
 from topas.sim.versus import JCT_METRICS, Ratio, Values, ratio_to_best
 
@@ -33,36 +40,12 @@ __all__ = [
     "MapScale",
     "MapStudy",
     "PhaseMap",
-    "both_ways",
     "map_phases",
     "write_maps",
 ]
 
 #: Which baselines topas is compared with: all, those without and those with a host cache.
 KINDS: Mapping[str, bool | None] = {"both": None, "without_host": False, "with_host": True}
-
-
-def both_ways(names: Sequence[str] = BASELINE_NAMES) -> tuple[str, ...]:
-    """Baselines without and with a host cache, as policy names.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Names in :data:`topas.policies.BASELINE_NAMES`, without suffixes.
-
-    Raises
-    ------
-    ConfigError
-        A name is none of these.
-    """
-    found: list[str] = []
-    for name in names:
-        if name not in BASELINE_NAMES:
-            raise ConfigError(f"baselines: {name!r} is none of {', '.join(BASELINE_NAMES)}")
-        found.append(name)
-        if not PolicyName.parse(name).has_host_cache:
-            found.append(f"{name}+host")
-    return tuple(found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +169,7 @@ class MapStudy:
     Raises
     ------
     ConfigError
-        A policy is none of these.
+        A policy is none of these, or a field of ``config`` is unknown or not legal.
     """
 
     scale: MapScale = field(default_factory=MapScale)
@@ -199,6 +182,9 @@ class MapStudy:
     def __post_init__(self) -> None:
         check_choice("policy", self.policy, tuple(PRESET_POLICIES.values()))
         both_ways(self.baselines)
+        some = make_workload(BUILTIN_WORKLOADS[0], tasks=1, rate=1.0)
+        engine = config_fields(some, self.costs, self.options)
+        make_policy(self.policy, {**engine, **self.config})  # refused here, not in every run
 
     def places(self, workload: str) -> list[MapCell]:
         """The cells of a map before anything is run."""

@@ -27,7 +27,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from topas.sim.trace.graph import Errors
 from topas.sim.trace.mooncake_graph import Request, to_rows
 from topas.sim.trace.prefix_tree import PrefixTree
-from topas.sim.trace.rows import LATEST_S, Trace, build_trace, fail, parse_lines
+from topas.sim.trace.rows import LATEST_S, MOST_TOKENS, Trace, build_trace, fail, parse_lines
 
 __all__ = ["read_mooncake"]
 
@@ -39,9 +39,11 @@ class _MooncakeRow(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
-    input_length: int = Field(validation_alias=AliasChoices("input_length", "input_tokens"), ge=0)
+    input_length: int = Field(
+        validation_alias=AliasChoices("input_length", "input_tokens"), ge=0, le=MOST_TOKENS
+    )
     output_length: int = Field(
-        validation_alias=AliasChoices("output_length", "output_tokens"), ge=1
+        validation_alias=AliasChoices("output_length", "output_tokens"), ge=1, le=MOST_TOKENS
     )
     timestamp: float | None = Field(
         default=None,

@@ -14,11 +14,22 @@ from topas.errors import TraceError
 from topas.sim.checks import file_errors
 from topas.sim.trace.graph import Errors, Session, assemble
 
-__all__ = ["LATEST_S", "Trace", "TraceRow", "build_trace", "fail", "parse_lines", "read_lines"]
+__all__ = [
+    "LATEST_S",
+    "MOST_TOKENS",
+    "Trace",
+    "TraceRow",
+    "build_trace",
+    "fail",
+    "parse_lines",
+    "read_lines",
+]
 
 #: Times in a trace count from its start, or from the session's; anything above is a wall clock
 #: reading (seconds).
 LATEST_S = 1e8
+#: Far above any prompt; sums of these stay exact.
+MOST_TOKENS = 1 << 40
 _ERRORS_SHOWN = 20
 
 _Row = TypeVar("_Row", bound=BaseModel)
@@ -39,13 +50,13 @@ class TraceRow(BaseModel):
     agent: str = Field(min_length=1)
     round: int = Field(ge=0)
     after: list[str]
-    input_tokens: int = Field(ge=0)
-    output_tokens: int = Field(ge=1)
-    shared_tokens: int = Field(ge=0)
+    input_tokens: int = Field(ge=0, le=MOST_TOKENS)
+    output_tokens: int = Field(ge=1, le=MOST_TOKENS)
+    shared_tokens: int = Field(ge=0, le=MOST_TOKENS)
     api_s: float = Field(ge=0, allow_inf_nan=False)
     tool_wait_s: float = Field(ge=0, allow_inf_nan=False)
     t: float = Field(ge=0, le=LATEST_S, allow_inf_nan=False)
-    static_prefix_tokens: int | None = Field(default=None, ge=0)
+    static_prefix_tokens: int | None = Field(default=None, ge=0, le=MOST_TOKENS)
     wait_from: Literal["context", "release"] = "context"
 
 
