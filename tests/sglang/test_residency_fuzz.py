@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-import test_bridge_fuzz
-from driving import LOOPS, VERSION, Asked, Tyrant, left_over, tokens
+from driving import LOOPS, VERSION, Asked, Tyrant, tokens
 from residents import COPIES, Leash, at_rest, inconsistencies, residency_of
-from test_bridge_fuzz import PROMPTS, STAGES, Storm
+from storm import CONFIG, ENGINE, PROMPTS, Storm
 from topas.sglang.cache import PrefixCache
 from topas.sglang.prefixes import PrefixStore
 
@@ -94,25 +93,12 @@ def test_random_events_and_faults(
 ) -> None:
     monkeypatch.setitem(PrefixStore.__init__.__kwdefaults__, "group_bytes", 1)
     right = expected([Asked(one.rid, one.prompt, one.new) for one in PROMPTS])
-    monkeypatch.setattr(test_bridge_fuzz, "PASSES", PASSES)
-    engine = drive(
-        {
-            **COPIES,
-            "workflows": [{"name": "w", "stages": STAGES}],
-            "min_prefix_tokens": 16,
-            "idle_expiry_s": 3.0,
-            "policy": {"age_scale_s": 0.1, "action_cap": 4},
-        },
-        disable_overlap_schedule=not overlap,
-        max_total_tokens=400,
-        max_running_requests=5,
-        chunked_prefill_size=48,
-    )
+    engine = drive({**COPIES, **CONFIG}, disable_overlap_schedule=not overlap, **ENGINE)
     Tyrant(monkeypatch, seed=overlap, share=0.03)
     residency = residency_of(engine)
     disturb = Disturber(monkeypatch, engine, overlap)
     faults = Faults(monkeypatch, overlap)
-    storm = Storm(engine, seed=20 + overlap)
+    storm = Storm(engine, seed=20 + overlap, passes=PASSES)
 
     def on_pass(engine: InProcessEngine) -> bool:
         faults.are_on = False  # the test itself looks into the tree
@@ -127,8 +113,7 @@ def test_random_events_and_faults(
     engine.submit("end", tokens(1, 20), 2)
     engine.run(lambda e: len(residency_of(e)._flights) > 0, pass_limit=2000)
     engine.check_idle()
-    assert storm.wrong == []
-    assert left_over(engine) == {}
+    storm.check(right)
     at_rest(engine)
     counts = residency.store.counts()
     assert counts.saves > 5
@@ -137,7 +122,4 @@ def test_random_events_and_faults(
     assert residency._layers is not None
     assert residency._layers.overtaken > 0
     assert len(set(faults.seen)) > len(STEPS) / 2
-    for rid, ids in storm.answers.items():
-        answer = right[storm.sent[rid].rid]
-        assert ids == answer[: len(ids)], rid
     assert len(storm.answers) > PASSES / 8
