@@ -51,6 +51,14 @@ def differences(got: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def decided(fields: Json, **changes: Any) -> Json:
+    """Give the core's decision, once the reference has agreed."""
+    fields = {**fields, "config": {**fields["config"], **changes}}
+    got = decide(Snapshot.from_dict(fields), Config.from_dict(fields["config"])).to_dict()
+    assert differences(got, reference.decide(fields)) == []
+    return got
+
+
 def is_feasible(fields: Mapping[str, Any]) -> bool:
     """Say whether any state at all is feasible; the empty one is, where nothing runs."""
     if not any(request["running"] for request in fields["requests"]):

@@ -6,17 +6,9 @@ from typing import Any
 
 import pytest
 import topas
-from agreement import differences
+from agreement import decided
 from handmade import Json, request, running, snapshot, stage
-from topas import Config, ConfigError, Snapshot, decide, reference
-
-
-def decided(fields: Json, **changes: Any) -> Json:
-    """Give the core's decision, once the reference has agreed."""
-    fields = {**fields, "config": {**fields["config"], **changes}}
-    got = decide(Snapshot.from_dict(fields), Config.from_dict(fields["config"])).to_dict()
-    assert differences(got, reference.decide(fields)) == []
-    return got
+from topas import Config, ConfigError, Snapshot, decide
 
 
 def fork() -> Json:

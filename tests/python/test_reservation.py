@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from agreement import decided
 from handmade import Json, request, running, snapshot, stage
-from test_by_service import decided
 from topas import Config, ConfigError, Scheduler, Snapshot, Stage, Workflow, explain
 
 SETTINGS: Json = {"gain_model": "service", "admit_order": "arrival", "age_scale_s": 10.0}

@@ -5,20 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from agreement import differences, is_feasible
+from agreement import decided, is_feasible
 from handmade import Json, request, running, snapshot, stage
 from strategies import random_snapshot
-from topas import Config, Snapshot, decide, explain, reference
+from topas import Config, Snapshot, explain
 
 DEAR = 1e6  # bytes a second: moving any prefix costs more than it gains
-
-
-def decided(fields: Json, **changes: Any) -> Json:
-    """Give the core's decision, once the reference has agreed."""
-    fields = {**fields, "config": {**fields["config"], **changes}}
-    got = decide(Snapshot.from_dict(fields), Config.from_dict(fields["config"])).to_dict()
-    assert differences(got, reference.decide(fields)) == []
-    return got
 
 
 def requests_of(fields: Json, *, running: bool) -> list[Json]:

@@ -10,7 +10,7 @@ from typing import Any
 from topas.reproduce.points import Variant
 from topas.sim.statistics import Interval, interval, paired_reduction
 from topas.sim.sweep import CellResult
-from topas.sim.versus import JCT_METRICS
+from topas.sim.versus import JCT_METRICS, complete
 
 __all__ = [
     "JCT_METRICS",
@@ -194,7 +194,7 @@ class Figures:
         """Means over the seeds at one operating point."""
         metrics: dict[str, Interval | None] = {}
         for name in METRICS:
-            values = _all(self.values(workload, rate, label, name))
+            values = complete(self.values(workload, rate, label, name))
             metrics[name] = interval(values) if values else None
         counts = {name: _mean_of(self.values(workload, rate, label, name)) for name in _COUNTS}
         whole = self.values(workload, rate, label, "arrived")
@@ -211,11 +211,11 @@ class Figures:
         self, workload: str, rates: Sequence[float], label: str, metric: str
     ) -> list[float] | None:
         """Average over the rates for each seed; ``None`` if any run is incomplete."""
-        by_rate = [_all(self.values(workload, rate, label, metric)) for rate in rates]
-        complete = [values for values in by_rate if values]
-        if len(complete) < len(rates):
+        by_rate = [complete(self.values(workload, rate, label, metric)) for rate in rates]
+        there = [values for values in by_rate if values]
+        if len(there) < len(rates):
             return None
-        return [math.fsum(values) / len(rates) for values in zip(*complete, strict=True)]
+        return [math.fsum(values) / len(rates) for values in zip(*there, strict=True)]
 
     def best(
         self, workload: str, rates: Sequence[float], labels: Iterable[str], metric: str
@@ -313,12 +313,6 @@ def _value(result: CellResult | None, metric: str) -> float | None:
         return None
     value = result.metrics[metric]
     return None if value is None else float(value)
-
-
-def _all(values: Sequence[float | None]) -> list[float] | None:
-    """The values if there are some and none is missing."""
-    there = [value for value in values if value is not None]
-    return there if there and len(there) == len(values) else None
 
 
 def _mean_of(values: Sequence[float | None]) -> float | None:

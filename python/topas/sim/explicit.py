@@ -115,7 +115,7 @@ class ExplicitMemory(Memory):
         self.contexts.drop_agent(prefix.agent)
         if prefix is self._current:  # still being copied in
             self._current, self._ends_s = None, math.inf
-            self._vacate(prefix)
+            self.vacate(prefix)
         elif prefix.place is Place.INCOMING:
             self._entering.remove(prefix)
             prefix.place = Place.ABSENT
@@ -124,7 +124,7 @@ class ExplicitMemory(Memory):
             self._leaving.append(prefix)
         elif prefix.place is Place.RESIDENT:
             prefix.copied = prefix.copied or prefix.computed
-            self._vacate(prefix)
+            self.vacate(prefix)
 
     def _take(self, prefix: Prefix) -> None:
         """Let a prefix enter the pool."""
@@ -137,10 +137,6 @@ class ExplicitMemory(Memory):
         else:
             prefix.place = Place.INCOMING
             self._entering.append(prefix)
-
-    def _vacate(self, prefix: Prefix) -> None:
-        self.pool.release(prefix.agent)
-        prefix.place, prefix.computed = Place.ABSENT, False
 
     def next_event(self) -> float:
         """When the transfer under way ends, seconds; infinite if there is none."""
@@ -167,7 +163,7 @@ class ExplicitMemory(Memory):
         if prefix.place is Place.LEAVING:
             self.counters.offloads += 1
             prefix.copied = True
-            self._vacate(prefix)
+            self.vacate(prefix)
             return
         prefix.place = Place.RESIDENT
         if prefix.copied:
@@ -293,7 +289,7 @@ class ExplicitMemory(Memory):
             elif prefix.place is Place.LEAVING:
                 self._leaving.remove(prefix)
             self.contexts.drop_agent(agent)
-            self._vacate(prefix)
+            self.vacate(prefix)
             if agent in wanted:
                 prefix.place = Place.INCOMING
                 self._entering.append(prefix)

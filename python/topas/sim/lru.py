@@ -139,7 +139,7 @@ class LruMemory(Memory):
             if isinstance(victim, Context):
                 self.contexts.drop(victim)
             else:
-                self._vacate(victim)
+                self.vacate(victim)
         return True
 
     def evictable(self) -> int:
@@ -150,10 +150,6 @@ class LruMemory(Memory):
         """Evict what is idle until so many tokens are free, what is pinned last."""
         if tokens > self.pool.free:
             self._evict(tokens, self._victims(pinned=True))
-
-    def _vacate(self, prefix: Prefix) -> None:
-        self.pool.release(prefix.agent)
-        prefix.place, prefix.computed = Place.ABSENT, False
 
     def _admit(self, request: Request) -> None:
         prefix = self.prefixes[request.agent]
@@ -301,8 +297,8 @@ class LruMemory(Memory):
         if prefix.place is Place.INCOMING:
             if prefix is not self._link[0]:  # a load under way goes on
                 self._link.remove(prefix)
-                self._vacate(prefix)
+                self.vacate(prefix)
         elif prefix.computed:
             self._idle[prefix.agent] = prefix
         else:  # given up before its first prefill: there is nothing to keep
-            self._vacate(prefix)
+            self.vacate(prefix)

@@ -275,6 +275,11 @@ class Memory(ABC):
         """What :meth:`next_event` foretold happens."""
         raise StateError("no transfer is under way")
 
+    def vacate(self, prefix: Prefix) -> None:
+        """Take a prefix out of the pool; its memory is free."""
+        self.pool.release(prefix.agent)
+        prefix.place, prefix.computed = Place.ABSENT, False
+
     def resident_tokens(self, agent: str) -> int:
         """Tokens of the agent's prefix in the pool: all of them or 0."""
         prefix = self.prefixes[agent]

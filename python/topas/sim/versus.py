@@ -9,7 +9,15 @@ from typing import Any
 
 from topas.sim.statistics import Interval, interval
 
-__all__ = ["JCT_METRICS", "SMALLEST_SHOWN", "Ratio", "best_of", "ratio_to", "ratio_to_best"]
+__all__ = [
+    "JCT_METRICS",
+    "SMALLEST_SHOWN",
+    "Ratio",
+    "best_of",
+    "complete",
+    "ratio_to",
+    "ratio_to_best",
+]
 
 #: What policies are compared by; of both less is better.
 JCT_METRICS: tuple[str, ...] = ("mean_jct_s", "p99_jct_s")
@@ -56,7 +64,7 @@ class Ratio:
         return {"best": self.best, **self.ratio.to_dict(), "direction": self.direction()}
 
 
-def _whole(values: Values) -> list[float] | None:
+def complete(values: Values) -> list[float] | None:
     """The values if there are some and none is missing."""
     there = [value for value in values if value is not None]
     return there if there and len(there) == len(values) else None
@@ -72,7 +80,7 @@ def best_of(others: Mapping[str, Values]) -> str | None:
     """
     least, chosen = math.inf, None
     for name, values in others.items():
-        there = _whole(values)
+        there = complete(values)
         if there is not None and math.fsum(there) < least:
             least, chosen = math.fsum(there), name
     return chosen
@@ -91,7 +99,7 @@ def ratio_to(ours: Values, name: str, theirs: Values, *, resampled: bool = False
         Whether the repetitions are bootstrap replicates: then their own spread is the error of the
         figure. Else they are independent, and the error is that of their mean.
     """
-    mine, others = _whole(ours), _whole(theirs)
+    mine, others = complete(ours), complete(theirs)
     if mine is None or others is None:
         return None
     found = interval([a / b for a, b in zip(mine, others, strict=True)])
