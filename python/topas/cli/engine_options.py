@@ -41,7 +41,7 @@ __all__ = [
 
 
 def _option(text: str, *names: str) -> Any:
-    return typer.Option(*names, help=text)
+    return typer.Option(*names, help=text, rich_help_panel="Engine")
 
 
 Capacity = Annotated[int | None, _option("KV pool, tokens. (40000, or the profile's)")]

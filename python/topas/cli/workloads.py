@@ -35,43 +35,48 @@ __all__ = [
     "build_workload",
 ]
 
+# Groups of options in the help.
+_MADE = "Workload"
+_TRACE = "With --trace"
+_GRAPHS = "Workflow graphs"
+
+
+def _option(text: str, panel: str) -> Any:
+    return typer.Option(help=text, rich_help_panel=panel)
+
+
 BuiltinName = Annotated[
     str | None, typer.Argument(help=f"Built-in workload: {', '.join(BUILTIN_WORKLOADS)}.")
 ]
 Rate = Annotated[
     float | None,
-    typer.Option(help="Poisson arrivals a second. (built-in: 0.1; trace: its own times)"),
+    _option("Poisson arrivals a second. (built-in: 0.1; trace: its own times)", _MADE),
 ]
-Tasks = Annotated[int | None, typer.Option(help="Tasks of a built-in workload. (100)")]
-InputTokens = Annotated[int | None, typer.Option(help="Dynamic input, tokens. (1400)")]
-OutputTokens = Annotated[int | None, typer.Option(help="Generation, tokens. (700)")]
+Tasks = Annotated[int | None, _option("Tasks of a built-in workload. (100)", _MADE)]
+InputTokens = Annotated[int | None, _option("Dynamic input, tokens. (1400)", _MADE)]
+OutputTokens = Annotated[int | None, _option("Generation, tokens. (700)", _MADE)]
 PrefixTokens = Annotated[
-    str | None,
-    typer.Option(help="Static prefixes, tokens: one, or one an agent with commas."),
+    str | None, _option("Static prefixes, tokens: one, or one an agent with commas.", _MADE)
 ]
-Sessions = Annotated[int | None, typer.Option(help="Trace: the first so many sessions.")]
-MaxStages = Annotated[int | None, typer.Option(help="Trace: so many stages a session.")]
-MaxRounds = Annotated[int | None, typer.Option(help="Trace: rounds a stage, 0: all. (8)")]
-TokenScale = Annotated[float | None, typer.Option(help="Trace: factor on tokens. (0.2)")]
-MaxToolWait = Annotated[float | None, typer.Option(help="Trace: longest wait, s. (60)")]
+Sessions = Annotated[int | None, _option("The first so many sessions.", _TRACE)]
+MaxStages = Annotated[int | None, _option("So many stages a session.", _TRACE)]
+MaxRounds = Annotated[int | None, _option("Rounds a stage, 0: all. (8)", _TRACE)]
+TokenScale = Annotated[float | None, _option("Factor on tokens. (0.2)", _TRACE)]
+MaxToolWait = Annotated[float | None, _option("Longest wait, s. (60)", _TRACE)]
 TraceFormat = Annotated[
-    str | None, typer.Option(help=f"Form of the trace: {', '.join(TRACE_FORMATS)}. (auto)")
+    str | None, _option(f"Its form: {', '.join(TRACE_FORMATS)}. (auto)", _TRACE)
 ]
 TraceScaleName = Annotated[
-    str | None, typer.Option(help=f"Trace: how much of it, {', '.join(TRACE_SCALES)}. (medium)")
+    str | None, _option(f"How much of it: {', '.join(TRACE_SCALES)}. (medium)", _TRACE)
 ]
 BlockTokens = Annotated[
-    int | None, typer.Option(help="Mooncake trace: tokens of a block of hash_ids. (512)")
+    int | None, _option("Mooncake: tokens of a block of hash_ids. (512)", _TRACE)
 ]
-Workflows = Annotated[
-    Path | None, typer.Option(help="File of workflow graphs (JSON) to run instead.")
-]
+Workflows = Annotated[Path | None, _option("File of workflow graphs (JSON) to run.", _GRAPHS)]
 WorkflowName = Annotated[
-    str | None, typer.Option(help="Workflow of that file; 'all': a mix of all. (all)")
+    str | None, _option("Workflow of that file; 'all': a mix of all. (all)", _GRAPHS)
 ]
-MaxLoops = Annotated[
-    int | None, typer.Option(help="Workflow graphs: most passes through a loop. (3)")
-]
+MaxLoops = Annotated[int | None, _option("Most passes through a loop. (3)", _GRAPHS)]
 
 _TRACE_ONLY = (
     "sessions",
