@@ -96,15 +96,6 @@ Outcomes equal_outcomes(std::size_t stages, std::size_t count) {
   return out;
 }
 
-Outcomes draw_outcomes(const std::vector<std::vector<double>>& supports, std::span<const std::uint64_t> streams,
-                       std::size_t count) {
-  Outcomes out = equal_outcomes(supports.size(), count);
-  for (std::size_t stage = 0; stage < supports.size(); ++stage) {
-    StageDraws(streams[stage], count).draw(supports[stage], out.residual[stage]);
-  }
-  return out;
-}
-
 std::uint64_t draw_stream(std::uint64_t seed, std::uint64_t task_hash, std::uint32_t stage) noexcept {
   return mix(mix(mix(seed) ^ task_hash) ^ stage);
 }

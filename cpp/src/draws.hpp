@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 namespace topas::detail {
@@ -65,10 +64,6 @@ class StageDraws {
 
 /// So many equally likely outcomes, all zero.
 [[nodiscard]] Outcomes equal_outcomes(std::size_t stages, std::size_t count);
-
-/// `count` draws of each stage; `streams[stage]` seeds them.
-[[nodiscard]] Outcomes draw_outcomes(const std::vector<std::vector<double>>& supports,
-                                     std::span<const std::uint64_t> streams, std::size_t count);
 
 /// Seed of the draws of one stage of a task: a pure function of its arguments.
 [[nodiscard]] std::uint64_t draw_stream(std::uint64_t seed, std::uint64_t task_hash, std::uint32_t stage) noexcept;

@@ -11,10 +11,12 @@
 #include <vector>
 
 #include "random.hpp"
+#include "support/drawn.hpp"
 
 namespace topas::detail {
 namespace {
 
+using testing::draw_outcomes;
 using Supports = std::vector<std::vector<double>>;
 
 std::vector<double> row(const Outcomes& outcomes, std::size_t stage, std::size_t count) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "support/drawn.hpp"
 #include "support/naive.hpp"
 
 namespace topas::testing {
@@ -34,7 +35,7 @@ class Case {
     for (const auto stage : order()) {
       streams.push_back(detail::draw_stream(5, 6, stage));
     }
-    return detail::draw_outcomes(supports(), streams, count);
+    return draw_outcomes(supports(), streams, count);
   }
   [[nodiscard]] PathBlock block(Outcomes outcomes, Positions reducible) const {
     return {graph_, order(), std::move(outcomes), std::move(reducible)};
