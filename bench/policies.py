@@ -35,8 +35,8 @@ from topas.errors import TopasError
 from topas.policies import BASELINE_NAMES, PolicyName, parse_policies
 from topas.reproduce.figures import JCT_METRICS, Figures
 from topas.reproduce.points import PAPER_BASELINES, RATES, Scale, Variant, cells_of
-from topas.sim.statistics import Interval, interval, paired_reduction
-from topas.sim.sweep import Cell, run_cells, show_progress
+from topas.sim.study.statistics import Interval, interval, paired_reduction
+from topas.sim.study.sweep import Cell, run_cells, show_progress
 
 RESULTS = Path(__file__).resolve().parent / "results"
 BY_RATE = "by_rate"

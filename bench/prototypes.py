@@ -15,7 +15,7 @@ from topas.sim.builtin import make_workload
 from topas.sim.engine import Engine
 from topas.sim.metrics import summarise
 from topas.sim.profiles import config_fields
-from topas.sim.sweep import Cell, CellResult
+from topas.sim.study.sweep import Cell, CellResult
 
 PREFIX = "prototype "
 
@@ -44,7 +44,7 @@ def load(name: str) -> Callable[..., object]:
 
 
 def run_one(cell: Cell) -> CellResult:
-    """One run; an error is in the result, as of :func:`topas.sim.sweep.run_cells`."""
+    """One run; an error is in the result, as of :func:`topas.sim.study.sweep.run_cells`."""
     try:
         workload = make_workload(
             cell.workload, tasks=cell.tasks, rate=cell.rate, seed=cell.seed, lengths=cell.lengths

@@ -7,7 +7,7 @@ import json
 import policies
 import pytest
 from topas.reproduce.points import Scale, Variant
-from topas.sim.statistics import interval
+from topas.sim.study.statistics import interval
 
 SMALL = ["--workloads", "chain-3", "--tasks", "3", "--seeds", "2", "--processes", "1"]
 

@@ -9,7 +9,7 @@ import policies
 import prototypes
 import pytest
 from topas.policies.base import Plan, Policy, QueueView
-from topas.sim.sweep import Cell
+from topas.sim.study.sweep import Cell
 
 NAME = "test_prototypes:Largest"
 

@@ -21,12 +21,12 @@ from topas.sim import (
     make_workload,
     run_policy,
 )
-from topas.sim.advice import Advice, LoadAdvice, Question, Setting, advise, candidates
-from topas.sim.advice_text import three_lines
-from topas.sim.operating_point import OperatingPoint, locate
-from topas.sim.replicates import Run, redraw, resample, run_all
-from topas.sim.statistics import interval
-from topas.sim.versus import Ratio
+from topas.sim.study.advice import Advice, LoadAdvice, Question, Setting, advise, candidates
+from topas.sim.study.advice_text import three_lines
+from topas.sim.study.operating_point import OperatingPoint, locate
+from topas.sim.study.replicates import Run, redraw, resample, run_all
+from topas.sim.study.statistics import interval
+from topas.sim.study.versus import Ratio
 from typer.testing import CliRunner
 
 COSTS, OPTIONS = EngineCosts(), EngineOptions()
@@ -122,7 +122,7 @@ def test_an_interrupted_advice_goes_on_where_it_was(
         made.append(policy)
         return run_policy(workload, policy, **settings)
 
-    monkeypatch.setattr("topas.sim.replicates.run_policy", counted)
+    monkeypatch.setattr("topas.sim.study.replicates.run_policy", counted)
     assert json.dumps(advise(question, resume=file).to_dict()) == expected
     rows = [json.loads(line) for line in file.read_bytes().splitlines()]
     assert len(made) == len({row["key"] for row in rows}) - 4

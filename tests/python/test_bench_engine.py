@@ -40,8 +40,8 @@ from topas.sim import Engine, EngineCosts, EngineOptions
 from topas.sim.compute import Compute
 from topas.sim.cost.fit import least_squares
 from topas.sim.counters import Counters
-from topas.sim.pool import KvPool
-from topas.sim.prefix import Prefix
+from topas.sim.memory.pool import KvPool
+from topas.sim.memory.prefix import Prefix
 from topas.sim.request import Request
 from typer.testing import CliRunner
 

@@ -31,7 +31,7 @@ from topas.sim import (
     run_policy,
     summarise,
 )
-from topas.sim.pool import KvPool
+from topas.sim.memory.pool import KvPool
 from topas.sim.profiles import config_fields
 from topas.sim.report import to_json
 

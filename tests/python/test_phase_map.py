@@ -10,15 +10,15 @@ import pytest
 from topas.errors import CapacityError, ConfigError
 from topas.policies import both_ways
 from topas.sim import EngineCosts, EngineOptions, Lengths, make_workload, run_policy
-from topas.sim.operating_point import locate, mean_rate, task_gpu_s, without_misfits
-from topas.sim.phase_map import (
+from topas.sim.study.operating_point import locate, mean_rate, task_gpu_s, without_misfits
+from topas.sim.study.phase_map import (
     MapScale,
     MapStudy,
     PhaseMap,
     map_phases,
     write_maps,
 )
-from topas.sim.versus import best_of, ratio_to, ratio_to_best
+from topas.sim.study.versus import best_of, ratio_to, ratio_to_best
 from typer.testing import CliRunner
 
 COSTS, OPTIONS = EngineCosts(), EngineOptions()

@@ -35,7 +35,7 @@ from topas.reproduce.table1 import (
 )
 from topas.reproduce.tables import to_tables
 from topas.sim import BUILTIN_WORKLOADS, EngineCosts, make_workload
-from topas.sim.sweep import Cell, CellResult
+from topas.sim.study.sweep import Cell, CellResult
 from typer.testing import CliRunner
 
 APP = typer.Typer()

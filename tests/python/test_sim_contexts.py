@@ -27,12 +27,12 @@ from topas.sim import (
     Workload,
     make_workload,
 )
-from topas.sim.contexts import Contexts
 from topas.sim.counters import Counters
-from topas.sim.host import HostCache
+from topas.sim.memory.contexts import Contexts
+from topas.sim.memory.host import HostCache
+from topas.sim.memory.pool import KvPool
+from topas.sim.memory.prefix import Context, Prefix
 from topas.sim.options import BATCHINGS
-from topas.sim.pool import KvPool
-from topas.sim.prefix import Context, Prefix
 from topas.sim.profiles import config_fields
 from topas.sim.request import Request
 from topas.sim.trace import TraceScale, load_trace

@@ -19,7 +19,7 @@ from topas.sim import (
     WorkflowShape,
     Workload,
 )
-from topas.sim.pool import KvPool
+from topas.sim.memory.pool import KvPool
 
 
 def _run(workload: Workload, policy: Policy | None = None, **costs: object) -> RunResult:

@@ -14,9 +14,9 @@ from sim_scenarios import ROUND_COSTS, random_workload, singles
 from topas.errors import ConfigError, StateError
 from topas.policies import Continuum, Fcfs, KvFlow, Plan, Policy, PrefixAdvice, QueueView
 from topas.sim import Engine, EngineOptions, RunResult, Workload, make_workload, run_policy
-from topas.sim.host import HostCache
-from topas.sim.lru import LruMemory
-from topas.sim.prefix import Prefix
+from topas.sim.memory.host import HostCache
+from topas.sim.memory.lru import LruMemory
+from topas.sim.memory.prefix import Prefix
 from topas.sim.profiles import setup_of
 from topas.sim.request import Request
 

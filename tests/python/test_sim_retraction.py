@@ -13,13 +13,13 @@ from sim_scenarios import ROUND_COSTS, Scripted, dense_workload, keep, singles
 from topas.errors import ConfigError, StateError
 from topas.policies import POLICY_NAMES, Fcfs, Plan, QueueView, RequestView, make_policy
 from topas.sim import Engine, EngineCosts, EngineOptions, Workload, make_workload, run_policy
-from topas.sim.admission import NewTokenRatio
 from topas.sim.compute import Compute
 from topas.sim.counters import Counters
-from topas.sim.lru import LruMemory
+from topas.sim.memory.admission import NewTokenRatio
+from topas.sim.memory.lru import LruMemory
+from topas.sim.memory.pool import KvPool
+from topas.sim.memory.prefix import Prefix
 from topas.sim.options import BATCHINGS
-from topas.sim.pool import KvPool
-from topas.sim.prefix import Prefix
 from topas.sim.profiles import config_fields
 from topas.sim.request import Request
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 from topas.errors import ArgumentError
-from topas.sim.statistics import interval, paired_reduction
+from topas.sim.study.statistics import interval, paired_reduction
 
 
 def test_interval_with_students_t() -> None:

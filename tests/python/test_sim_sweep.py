@@ -15,8 +15,8 @@ import pytest
 import topas
 from topas.errors import ConfigError
 from topas.sim import EngineOptions, Lengths, make_workload, run_policy
-from topas.sim.resume import code_files, digest_of
-from topas.sim.sweep import Cell, CellResult, run_cells
+from topas.sim.study.resume import code_files, digest_of
+from topas.sim.study.sweep import Cell, CellResult, run_cells
 
 SHORT = Lengths(input_tokens=100, output_tokens=40)
 
@@ -124,7 +124,7 @@ def test_the_code_of_every_module_of_a_run_is_in_the_key(tmp_path: Path) -> None
 
 def test_all_that_a_sweep_imports_is_in_the_digest() -> None:
     script = (
-        "import sys, topas.sim.sweep\n"
+        "import sys, topas.sim.study.sweep\n"
         "for name, module in sorted(sys.modules.items()):\n"
         "    if name.partition('.')[0] == 'topas' and module.__file__.endswith('.py'):\n"
         "        print(module.__file__)\n"
@@ -192,7 +192,7 @@ _SCRIPT = """
 import signal
 import sys
 from topas.sim import Lengths
-from topas.sim.sweep import Cell, run_cells
+from topas.sim.study.sweep import Cell, run_cells
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it

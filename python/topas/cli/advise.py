@@ -39,13 +39,13 @@ from topas.cli.workloads import (
 from topas.errors import ConfigError
 from topas.policies import BASELINE_NAMES, PRESET_POLICIES
 from topas.sim import EngineCosts, EngineOptions, Workload
-from topas.sim.advice import LOADS, Advice, Question, candidates
-from topas.sim.advice import advise as answer
-from topas.sim.advice_text import three_lines
-from topas.sim.operating_point import locate, without_misfits
-from topas.sim.replicates import Replicates, redraw, resample
-from topas.sim.sweep import show_progress
-from topas.sim.versus import JCT_METRICS, Values
+from topas.sim.study.advice import LOADS, Advice, Question, candidates
+from topas.sim.study.advice import advise as answer
+from topas.sim.study.advice_text import three_lines
+from topas.sim.study.operating_point import locate, without_misfits
+from topas.sim.study.replicates import Replicates, redraw, resample
+from topas.sim.study.sweep import show_progress
+from topas.sim.study.versus import JCT_METRICS, Values
 
 __all__ = ["advise"]
 

@@ -18,9 +18,9 @@ from topas.errors import ConfigError
 from topas.policies import BASELINE_NAMES, PRESET_POLICIES
 from topas.sim import BUILTIN_WORKLOADS
 from topas.sim.checks import file_errors
-from topas.sim.phase_map import MapScale, MapStudy, PhaseMap, map_phases, write_maps
-from topas.sim.sweep import show_progress
-from topas.sim.versus import JCT_METRICS, SMALLEST_SHOWN, Ratio
+from topas.sim.study.phase_map import MapScale, MapStudy, PhaseMap, map_phases, write_maps
+from topas.sim.study.sweep import show_progress
+from topas.sim.study.versus import JCT_METRICS, SMALLEST_SHOWN, Ratio
 
 __all__ = ["phase_map"]
 

@@ -15,7 +15,7 @@ from topas.reproduce.points import PAPER_BASELINES, Scale
 from topas.reproduce.run import PARTS, Evaluation, evaluate, write
 from topas.reproduce.tables import notes, to_tables
 from topas.sim.checks import file_errors
-from topas.sim.sweep import show_progress
+from topas.sim.study.sweep import show_progress
 
 __all__ = ["reproduce"]
 

@@ -22,10 +22,10 @@ from topas.sglang.costs import CostMeter
 from topas.sglang.settings import Settings
 from topas.sim.cost import EngineCosts
 from topas.sim.engine import Engine
-from topas.sim.lru import LruMemory
+from topas.sim.memory.lru import LruMemory
+from topas.sim.memory.prefix import Place, Prefix
 from topas.sim.metrics import RunMetrics, summarise
 from topas.sim.options import EngineOptions
-from topas.sim.prefix import Place, Prefix
 from topas.sim.profiles import config_fields
 from topas.sim.request import Request
 from topas.sim.workload import Round, Task, Workload

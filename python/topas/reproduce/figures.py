@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from topas.reproduce.points import Variant
-from topas.sim.statistics import Interval, interval, paired_reduction
-from topas.sim.sweep import CellResult
-from topas.sim.versus import JCT_METRICS, complete
+from topas.sim.study.statistics import Interval, interval, paired_reduction
+from topas.sim.study.sweep import CellResult
+from topas.sim.study.versus import JCT_METRICS, complete
 
 __all__ = [
     "JCT_METRICS",

@@ -13,7 +13,7 @@ from topas.sim.builtin import Lengths, prefixes_at
 from topas.sim.checks import check_int, check_number
 from topas.sim.cost import EngineCosts
 from topas.sim.options import EngineOptions
-from topas.sim.sweep import Cell
+from topas.sim.study.sweep import Cell
 
 __all__ = [
     "PAPER_BASELINES",

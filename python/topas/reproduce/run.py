@@ -33,7 +33,7 @@ from topas.reproduce.points import (
 from topas.reproduce.table1 import TABLE1_SETTING, Table1Row, run_table1
 from topas.sim.cost import EngineCosts
 from topas.sim.options import EngineOptions
-from topas.sim.sweep import Cell, CellResult, run_cells
+from topas.sim.study.sweep import Cell, CellResult, run_cells
 
 __all__ = ["PARTS", "Evaluation", "Sweep", "evaluate", "write"]
 
@@ -174,7 +174,7 @@ def evaluate(
         Policies that topas is compared with, each without and with a host cache; the paper's five
         without one are compared with in any case.
     processes, resume
-        As of :func:`topas.sim.sweep.run_cells`.
+        As of :func:`topas.sim.study.sweep.run_cells`.
     progress : callable, optional
         Called with the number of runs; gives a context whose value is called after each.
 

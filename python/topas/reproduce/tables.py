@@ -11,7 +11,7 @@ from topas.reproduce.figures import METRICS, Comparison, Point, Reduction
 from topas.reproduce.gantt import Gantt
 from topas.reproduce.run import NOT_REPRODUCED, Evaluation
 from topas.reproduce.table1 import Table1Row
-from topas.sim.statistics import Interval
+from topas.sim.study.statistics import Interval
 
 __all__ = ["notes", "to_tables"]
 

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from topas.sim.cost import EngineCosts
 from topas.sim.counters import Counters
+from topas.sim.memory.prefix import Prefix
 from topas.sim.options import Batching, InBatchPrefixes
-from topas.sim.prefix import Prefix
 from topas.sim.request import Phase, Request
 
 __all__ = ["Compute", "Growth"]

@@ -13,12 +13,12 @@ from topas.errors import StateError
 from topas.policies.base import Id, Plan, Policy, RequestView
 from topas.sim.compute import Compute
 from topas.sim.cost import TIME_EPSILON_S, EngineCosts
-from topas.sim.explicit import ExplicitMemory
-from topas.sim.lru import LruMemory
-from topas.sim.memory import Memory
+from topas.sim.memory.base import Memory
+from topas.sim.memory.explicit import ExplicitMemory
+from topas.sim.memory.lru import LruMemory
+from topas.sim.memory.pool import KvPool
+from topas.sim.memory.prefix import Prefix
 from topas.sim.options import EngineOptions
-from topas.sim.pool import KvPool
-from topas.sim.prefix import Prefix
 from topas.sim.profiles import setup_of
 from topas.sim.progress import Release, TaskRun
 from topas.sim.request import Request

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from topas.policies.base import Id
-from topas.sim.prefix import context_holder
+from topas.sim.memory.prefix import context_holder
 
 __all__ = ["Phase", "Request"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topas.sim.memory import Memory
+from topas.sim.memory.base import Memory
 from topas.sim.request import Request
 from topas.sim.result import Span
 

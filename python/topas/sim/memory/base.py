@@ -9,14 +9,14 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from topas.errors import StateError
 from topas.policies.base import Plan
-from topas.sim.admission import NewTokenRatio
 from topas.sim.compute import Compute
-from topas.sim.contexts import Contexts
 from topas.sim.counters import Counters
-from topas.sim.host import HostCache
+from topas.sim.memory.admission import NewTokenRatio
+from topas.sim.memory.contexts import Contexts
+from topas.sim.memory.host import HostCache
+from topas.sim.memory.pool import KvPool
+from topas.sim.memory.prefix import Context, Place, Prefix
 from topas.sim.options import EngineOptions
-from topas.sim.pool import KvPool
-from topas.sim.prefix import Context, Place, Prefix
 from topas.sim.request import Phase, Request
 
 __all__ = ["Memory"]

@@ -24,8 +24,8 @@ from topas.sim.builtin import Lengths, make_workload
 from topas.sim.checks import check_int
 from topas.sim.cost import EngineCosts
 from topas.sim.options import EngineOptions
-from topas.sim.resume import ResumeFile, key_of
 from topas.sim.runner import run_policy
+from topas.sim.study.resume import ResumeFile, key_of
 
 __all__ = ["Cell", "CellResult", "run_cells", "show_progress"]
 

@@ -19,8 +19,8 @@ from topas.sim.checks import check_int
 from topas.sim.cost import EngineCosts
 from topas.sim.draws import stream
 from topas.sim.options import EngineOptions
-from topas.sim.resume import ResumeFile, key_of
 from topas.sim.runner import run_policy
+from topas.sim.study.resume import ResumeFile, key_of
 from topas.sim.workload import Task, Workload
 
 __all__ = ["Outcome", "Replicates", "Run", "redraw", "resample", "run_all"]
@@ -236,7 +236,7 @@ def run_all(
         usual ``if __name__ == "__main__"``.
     resume : Path, optional
         File of finished runs: what it has is not run again, what is run is added
-        (:func:`topas.sim.sweep.run_cells`, whose files they may share).
+        (:func:`topas.sim.study.sweep.run_cells`, whose files they may share).
     on_run : callable, optional
         Called with each outcome in the order of the runs.
 

@@ -1,6 +1,6 @@
 """Where topas pays: its completion times against the best baseline over prefix pressure and load.
 
-A map has one cell for each prefix pressure and load (:mod:`topas.sim.operating_point`) of a
+A map has one cell for each prefix pressure and load (:mod:`topas.sim.study.operating_point`) of a
 built-in workload. Pressure is set by scaling the static prefixes, load by the arrival rate.
 """
 
@@ -28,11 +28,11 @@ from topas.policies import (
 from topas.sim.builtin import BUILTIN_WORKLOADS, Lengths, make_workload, prefixes_at
 from topas.sim.checks import check_choice, check_int, check_number
 from topas.sim.cost import EngineCosts
-from topas.sim.operating_point import task_gpu_s, without_misfits
 from topas.sim.options import EngineOptions
 from topas.sim.profiles import config_fields
-from topas.sim.sweep import Cell, CellResult, run_cells
-from topas.sim.versus import JCT_METRICS, Ratio, Values, ratio_to_best
+from topas.sim.study.operating_point import task_gpu_s, without_misfits
+from topas.sim.study.sweep import Cell, CellResult, run_cells
+from topas.sim.study.versus import JCT_METRICS, Ratio, Values, ratio_to_best
 
 __all__ = [
     "KINDS",
@@ -336,7 +336,7 @@ def map_phases(
     study : MapStudy, optional
         What is compared.
     processes, resume
-        As of :func:`topas.sim.sweep.run_cells`.
+        As of :func:`topas.sim.study.sweep.run_cells`.
     progress : callable, optional
         Given the number of runs, a context whose value is called with each result.
 
@@ -379,7 +379,7 @@ def write_maps(maps: Sequence[PhaseMap], folder: Path) -> list[Path]:
     list of Path
         The files.
     """
-    from topas.sim.phase_plot import plot_map
+    from topas.sim.study.phase_plot import plot_map
 
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / "phase_map.json"]

@@ -17,10 +17,10 @@ from topas.errors import ConfigError, StateError
 from topas.policies import BASELINE_NAMES, PRESET_POLICIES, PolicyName, both_ways
 from topas.sim.checks import check_number
 from topas.sim.cost import EngineCosts
-from topas.sim.operating_point import OperatingPoint
 from topas.sim.options import EngineOptions
-from topas.sim.replicates import Outcome, Replicates, Run, run_all
-from topas.sim.versus import JCT_METRICS, Ratio, Values, best_of, ratio_to
+from topas.sim.study.operating_point import OperatingPoint
+from topas.sim.study.replicates import Outcome, Replicates, Run, run_all
+from topas.sim.study.versus import JCT_METRICS, Ratio, Values, best_of, ratio_to
 
 __all__ = [
     "LOADS",
@@ -257,8 +257,8 @@ class Question:
     Parameters
     ----------
     replicates : Replicates
-        Its repetitions, of :func:`topas.sim.replicates.redraw` or
-        :func:`topas.sim.replicates.resample`.
+        Its repetitions, of :func:`topas.sim.study.replicates.redraw` or
+        :func:`topas.sim.study.replicates.resample`.
     point : OperatingPoint
         Where it lies.
     left_out : int
@@ -445,7 +445,7 @@ def advise(
     question : Question
         What is asked.
     processes, resume
-        As of :func:`topas.sim.replicates.run_all`.
+        As of :func:`topas.sim.study.replicates.run_all`.
     progress : callable, optional
         Given the greatest number of runs, a context whose value is called after each run.
 

@@ -13,8 +13,8 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from topas.sim.phase_map import PhaseMap
-from topas.sim.versus import JCT_METRICS, SMALLEST_SHOWN, Ratio
+from topas.sim.study.phase_map import PhaseMap
+from topas.sim.study.versus import JCT_METRICS, SMALLEST_SHOWN, Ratio
 
 __all__ = ["plot_map"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from topas.sim.statistics import Interval, interval
+from topas.sim.study.statistics import Interval, interval
 
 __all__ = [
     "JCT_METRICS",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from topas.sim.pool import KvPool
-from topas.sim.prefix import Context
+from topas.sim.memory.pool import KvPool
+from topas.sim.memory.prefix import Context
 from topas.sim.request import Request
 
 __all__ = ["Contexts"]

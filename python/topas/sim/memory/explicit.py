@@ -9,10 +9,10 @@ from topas.errors import CapacityError, StateError
 from topas.policies.base import Plan
 from topas.sim.compute import Compute
 from topas.sim.counters import Counters
-from topas.sim.memory import Memory
+from topas.sim.memory.base import Memory
+from topas.sim.memory.pool import KvPool
+from topas.sim.memory.prefix import Place, Prefix
 from topas.sim.options import EngineOptions
-from topas.sim.pool import KvPool
-from topas.sim.prefix import Place, Prefix
 from topas.sim.request import Phase, Request
 
 __all__ = ["ExplicitMemory"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable
 
-from topas.sim.prefix import Context, Prefix
+from topas.sim.memory.prefix import Context, Prefix
 
 __all__ = ["HostCache"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from topas.sim.advice import Advice, LoadAdvice
-from topas.sim.versus import JCT_METRICS, Ratio
+from topas.sim.study.advice import Advice, LoadAdvice
+from topas.sim.study.versus import JCT_METRICS, Ratio
 
 __all__ = ["three_lines"]
 
