@@ -1,4 +1,4 @@
-// Room for the request that has waited much longer than the others (docs/specification.md, section 7).
+// Room for the request that has waited much longer than the others (SPEC section 7).
 #pragma once
 
 #include "instance.hpp"

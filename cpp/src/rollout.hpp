@@ -1,4 +1,4 @@
-// One-step rollout: the decision whose continuation is simulated best (docs/specification.md, section 8).
+// One-step rollout: the decision whose continuation is simulated best (SPEC section 8).
 #pragma once
 
 #include <cstdint>

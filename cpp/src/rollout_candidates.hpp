@@ -1,4 +1,4 @@
-// The decisions that a rollout compares (docs/specification.md, section 8).
+// The decisions that a rollout compares (SPEC section 8).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The tasks in the system as rollouts see them (docs/specification.md, section 8): sampled work, dense indexes.
+// The tasks in the system as rollouts see them (SPEC section 8): sampled work, dense indexes.
 #pragma once
 
 #include <cstdint>

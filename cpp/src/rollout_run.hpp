@@ -1,4 +1,4 @@
-// One rollout: the tasks in the system to their end, event by event (docs/specification.md, section 8).
+// One rollout: the tasks in the system to their end, event by event (SPEC section 8).
 #pragma once
 
 #include <cstddef>

@@ -50,8 +50,7 @@ _BY_SERVICE: Mapping[str, Any] = {
 }
 
 #: The fields that a preset sets, the same ones for all; the others are the user's. ``guarded`` is
-#: the guard of SPEC section 6, ``default`` and ``rollout`` are in docs/specification.md, sections 7
-#: and 8.
+#: the guard of SPEC section 6, ``default`` and ``rollout`` are in sections 7 and 8.
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "paper": _PAPER,
     "guarded": {**_PAPER, "count_running": True, "age_credit": True, "redo_weight": 3.0},
@@ -70,7 +69,7 @@ class Config:
     """Everything a decision depends on besides the state.
 
     Immutable, comparable, hashable and picklable. The values given as defaults are those of the
-    preset ``default``; :meth:`preset` gives the others.
+    preset ``default``; :meth:`preset` gives the others. SPEC is docs/specification.md.
 
     Parameters
     ----------
@@ -121,7 +120,7 @@ class Config:
     move_model : {"tasks", "once"}
         Who pays for moving prefixes: every admitted task that waits for one (the paper), or the
         engine, once for each that comes in and for each that leaves though it is wanted, because
-        nothing else goes on while it loads (docs/specification.md, section 3).
+        nothing else goes on while it loads (SPEC section 3).
     move_weight : float
         Weight of J_move, at least 0; with ``once`` the number of requests that wait meanwhile.
     work_conserving : bool
@@ -129,8 +128,7 @@ class Config:
         6).
     gain_model : {"path", "service"}
         What admitting a request gains: how much shorter its task's expected longest path gets (the
-        paper), or its expected service, which preempting it then loses
-        (docs/specification.md, section 7).
+        paper), or its expected service, which preempting it then loses (SPEC section 7).
     urgency : float
         γ, at least 0: gains are multiplied by (H_age / L)^γ, L being the longest path of the
         task's expected residuals, at least a second. 0: off.
@@ -147,12 +145,11 @@ class Config:
     reserve_limit : float
         η: where the earliest waiting task is older than η times the larger of H_age and the mean
         age of the other waiting requests' tasks, room is kept for its request until that fits; at
-        least 0, 0: never. So waiting is bounded (docs/specification.md, section 7). Not with
-        ``rollout_scenarios``.
+        least 0, 0: never. So waiting is bounded (SPEC section 7). Not with ``rollout_scenarios``.
     rollout_scenarios : int
         Scenarios in which each of a handful of decisions is simulated to the end of the tasks in
-        the system, the best of them being taken (docs/specification.md, section 8); at most
-        1,024, 0: off. Needs ``gain_model`` ``service``.
+        the system, the best of them being taken (SPEC section 8); at most 1,024, 0: off. Needs
+        ``gain_model`` ``service``.
     rollout_steps : int
         At most so many requests are simulated a decision; counted, never timed. Candidates stay
         out, or later scenarios, where there would be more. 0 means no limit.
@@ -213,8 +210,8 @@ class Config:
         ----------
         name : {"paper", "guarded", "default", "rollout"}
             ``paper`` is the published score to the letter, ``guarded`` adds the guard of SPEC
-            section 6, ``default`` goes by expected services (docs/specification.md, section 7),
-            ``rollout`` adds rollouts to it (section 8).
+            section 6, ``default`` goes by expected services (section 7), ``rollout`` adds rollouts
+            to it (section 8).
         **fields
             Fields of :class:`Config`; they win over the preset's.
 

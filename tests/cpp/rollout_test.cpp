@@ -1,4 +1,4 @@
-// One rollout by hand (docs/specification.md, section 8).
+// One rollout by hand (SPEC section 8).
 #include <gtest/gtest.h>
 
 #include <vector>

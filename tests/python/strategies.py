@@ -214,7 +214,7 @@ def _config(rng: Random, agents: list[Json], requests: list[Json]) -> Json:
 
 
 def by_service(rng: Random) -> Json:
-    """Draw the options of docs/specification.md, section 7: often none of them."""
+    """Draw the options of SPEC section 7: often none of them."""
     order = rng.choice(("density", "density", "arrival"))
     return {
         "gain_model": rng.choice(("path", "path", "service")),

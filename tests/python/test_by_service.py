@@ -1,4 +1,4 @@
-"""Scores by service, urgency, admission by arrival, firm requests (docs/specification.md, 7)."""
+"""Scores by service, urgency, admission by arrival, firm requests (SPEC section 7)."""
 
 from __future__ import annotations
 

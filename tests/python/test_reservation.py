@@ -1,4 +1,4 @@
-"""Room for the request that has waited much longer (docs/specification.md, section 7)."""
+"""Room for the request that has waited much longer (SPEC section 7)."""
 
 from __future__ import annotations
 

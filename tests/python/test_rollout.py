@@ -1,4 +1,4 @@
-"""Rollouts: the decision whose continuation is simulated best (docs/specification.md, 8)."""
+"""Rollouts: the decision whose continuation is simulated best (SPEC section 8)."""
 
 from __future__ import annotations
 

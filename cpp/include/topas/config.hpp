@@ -1,4 +1,4 @@
-// Settings of a decision, docs/specification.md. Units: seconds, KV tokens, bytes.
+// Settings of a decision; SPEC is docs/specification.md. Units: seconds, KV tokens, bytes.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ enum class MoveModel : std::uint8_t {
   once,   ///< the engine, once for each that comes in, and for each that leaves though it is wanted
 };
 
-/// What admitting a request gains, before ageing, and preempting it loses (docs/specification.md, section 7).
+/// What admitting a request gains, before ageing, and preempting it loses (SPEC section 7).
 enum class GainModel : std::uint8_t {
   path,     ///< the marginal reduction of its task's expected longest path; the credit of its admission
   service,  ///< its expected service, both ways

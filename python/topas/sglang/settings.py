@@ -64,7 +64,7 @@ class Settings(BaseModel):
     Parameters
     ----------
     preset : {"default", "guarded", "paper"}
-        Which score (docs/specification.md, sections 6 and 7).
+        Which score (SPEC sections 6 and 7).
     policy : mapping
         Fields of :class:`topas.Config` on top of the preset. Capacity and the limit on running
         requests are the engine's. The costs (``prefill_s_per_token``, ``decode_s_per_token``,
