@@ -90,11 +90,11 @@ Decision set_state(const DecisionState& state) {
 
 void register_terms(py::module_& module) {
   py::class_<Terms>(module, "Terms", "The five terms of a score, seconds (SPEC section 3).")
-      .def_readonly("admit", &Terms::admit, "J_admit: aged expected shortening of the tasks' paths.")
+      .def_readonly("admit", &Terms::admit, "J_admit: what admitting gains, by paths or services, aged.")
       .def_readonly("reuse", &Terms::reuse, "J_reuse: reloads that resident prefixes will save.")
       .def_readonly("move", &Terms::move, "J_move: waiting for prefixes that enter and leave.")
       .def_readonly("redo", &Terms::redo, "J_redo: work of preempted requests that is done again.")
-      .def_readonly("revoke", &Terms::revoke, "J_revoke: credits of preempted requests.")
+      .def_readonly("revoke", &Terms::revoke, "J_revoke: credits of preempted requests, or their worth now.")
       .def_property_readonly("score", &Terms::score, "J = admit + reuse - move - redo - revoke.")
       .def("to_dict", &terms_to_dict, "The terms by name.")
       .def("__eq__", &equals<Terms>)
@@ -154,7 +154,7 @@ void register_explanation(py::module_& module) {
       .def_readonly("needs_tokens", &LeftWaiting::needs_tokens,
                     "Its reservation, with its prefix where that is not in the chosen set.")
       .def_readonly("free_tokens", &LeftWaiting::free_tokens, "Free tokens of the chosen state.")
-      .def_readonly("gain", &LeftWaiting::gain, "Its aged marginal after the chosen admissions, seconds.")
+      .def_readonly("gain", &LeftWaiting::gain, "What admitting it too would gain, aged, seconds.")
       .def_property_readonly(
           "alternative_score",
           [](const LeftWaiting& entry) {

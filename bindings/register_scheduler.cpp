@@ -242,7 +242,7 @@ void register_decisions(Bound& bound) {
 void register_scheduler(py::module_& module) {
   register_usage(module);
   Bound bound(module, "Scheduler",
-              R"(The incremental door: events in, one decision out (SPEC section 7).
+              R"(The incremental door: events in, one decision out (SPEC section 9).
 
 Every event takes the time it happened at, in seconds of any monotonic clock; time never goes back. An illegal
 event raises and changes nothing. Ids are integers or strings and come back unchanged. Safe to use from several

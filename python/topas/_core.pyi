@@ -73,7 +73,7 @@ class Terms:
     @property
     def admit(self) -> float:
         """
-        J_admit: aged expected shortening of the tasks' paths.
+        J_admit: what admitting gains, by paths or services, aged.
         """
     @property
     def move(self) -> float:
@@ -93,7 +93,7 @@ class Terms:
     @property
     def revoke(self) -> float:
         """
-        J_revoke: credits of preempted requests.
+        J_revoke: credits of preempted requests, or their worth now.
         """
     @property
     def score(self) -> float:
@@ -234,7 +234,7 @@ class LeftWaiting:
     @property
     def gain(self) -> float:
         """
-        Its aged marginal after the chosen admissions, seconds.
+        What admitting it too would gain, aged, seconds.
         """
     @property
     def needs_tokens(self) -> int:
@@ -323,7 +323,7 @@ class Usage:
         """
 class Scheduler:
     """
-    The incremental door: events in, one decision out (SPEC section 7).
+    The incremental door: events in, one decision out (SPEC section 9).
     
     Every event takes the time it happened at, in seconds of any monotonic clock; time never goes back. An illegal
     event raises and changes nothing. Ids are integers or strings and come back unchanged. Safe to use from several

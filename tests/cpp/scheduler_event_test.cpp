@@ -1,4 +1,4 @@
-// What each legal event does (SPEC section 7).
+// What each legal event does (SPEC section 9).
 #include <gtest/gtest.h>
 
 #include <algorithm>

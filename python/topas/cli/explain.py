@@ -29,11 +29,11 @@ __all__ = ["explain"]
 _PLAIN_WIDTH = 120
 
 _TERMS = (
-    ("admit", "+", "shortening of the tasks' remaining paths, aged"),
+    ("admit", "+", "what the admitted requests gain (paths or services), aged"),
     ("reuse", "+", "reloads that the resident prefixes will save"),
     ("move", "-", "waiting for prefixes that enter and leave"),
     ("redo", "-", "work of preempted requests that is done again"),
-    ("revoke", "-", "credit that preempted requests were granted"),
+    ("revoke", "-", "credit or worth of the preempted requests"),
 )
 
 

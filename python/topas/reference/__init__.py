@@ -100,7 +100,7 @@ def expected_longest_path(
 
 
 def unschedulable(state: State) -> list[Id]:
-    """Ids of waiting requests that can never fit: l_a + c_r > C (SPEC section 7)."""
+    """Ids of waiting requests that can never fit: l_a + c_r > C (SPEC section 9)."""
     return sorted((r.id for r in state.waiting if state.never_fits(r)), key=id_key)
 
 
