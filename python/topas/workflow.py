@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from topas._core import critical_path_s, validate_workflow
-from topas.errors import TopasError, WorkflowError
+from topas.errors import WorkflowError
 
 __all__ = ["Id", "Stage", "Workflow"]
 
@@ -20,6 +21,15 @@ def _sequence(value: object, name: str) -> tuple[object, ...]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         raise WorkflowError(f"{name}: must be a list, got {value!r}")
     return tuple(value)
+
+
+def _require(fields: object, names: Iterable[str], where: str) -> None:
+    """Refuse what is no mapping with these names."""
+    if not isinstance(fields, Mapping):
+        raise WorkflowError(f"{where}: must be a mapping, got {fields!r}")
+    for name in names:
+        if name not in fields:
+            raise WorkflowError(f"{where}.{name}: is missing")
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,20 @@ class Stage:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "after", _sequence(self.after, f"stage {self.name!r}: after"))
+
+
+_STAGE_FIELDS = tuple(field.name for field in dataclasses.fields(Stage))
+
+
+def _stage_fields(fields: Any, where: str) -> dict[str, Any]:
+    """The parameters of a stage, if there are no others."""
+    _require(fields, ("name", "agent"), where)
+    for name in fields:
+        if name not in _STAGE_FIELDS:
+            raise WorkflowError(
+                f"{where}.{name}: unknown field, known are {', '.join(_STAGE_FIELDS)}"
+            )
+    return dict(fields)
 
 
 @dataclass(frozen=True)
@@ -94,15 +118,14 @@ class Workflow:
         Raises
         ------
         WorkflowError, IdError
-            The workflow is malformed.
+            The workflow is malformed; the message names the field.
         """
-        try:
-            stages = [Stage(**dict(stage)) for stage in fields["stages"]]
-            return cls(fields["name"], tuple(stages))
-        except TopasError:
-            raise
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise WorkflowError(f"workflow: malformed: {error}") from None
+        _require(fields, ("name", "stages"), "workflow")
+        stages = [
+            Stage(**_stage_fields(stage, f"stages.{at}"))
+            for at, stage in enumerate(_sequence(fields["stages"], "workflow.stages"))
+        ]
+        return cls(fields["name"], tuple(stages))
 
     @property
     def critical_path_s(self) -> float:

@@ -168,18 +168,18 @@ def test_a_bad_value_is_named_with_its_field_and_file(
 @pytest.mark.parametrize(
     ("stages", "reason"),
     [
-        (None, "malformed: 'stages'"),
-        (3, "malformed: 'int'"),
+        (None, "workflow.stages: is missing"),
+        (3, "workflow.stages: must be a list, got 3"),
         ([], "'w' has no stage"),
-        ([{"name": "x"}], "missing .*'agent'"),
-        ([{"name": "x", "agent": "a", "colour": 1}], "unexpected keyword argument 'colour'"),
+        ([{"name": "x"}], "stages.0.agent: is missing"),
+        ([{"name": "x", "agent": "a", "colour": 1}], "stages.0.colour: unknown field"),
         ([{"name": "x", "agent": "a", "after": "x"}], "after: must be a list, got 'x'"),
         ([{"name": "x", "agent": "a", "after": ["y"]}], "unknown"),
         ([{"name": "x", "agent": "a", "after": ["x"]}], "cycle"),
         ([{"name": "x", "agent": True}], "got True"),
         ([{"name": "x", "agent": "a", "service_s": -1}], "service_s"),
         ([{"name": "x", "agent": "a", "service_s": "1"}], "service_s"),
-        (["x"], "malformed"),
+        (["x"], "stages.0: must be a mapping, got 'x'"),
     ],
 )
 def test_a_malformed_workflow_is_refused_with_its_place(

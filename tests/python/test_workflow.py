@@ -236,18 +236,22 @@ def test_from_plain_values() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "message"),
     [
-        {},
-        {"name": "flow"},
-        {"name": "flow", "stages": 3},
-        {"name": "flow", "stages": ["plan"]},
-        {"name": "flow", "stages": [{"name": "plan"}]},
-        {"name": "flow", "stages": [{"name": "plan", "agent": "a", "color": "red"}]},
-        {"name": "flow", "stages": []},
-        [],
+        ({}, "workflow.name: is missing"),
+        ({"name": "flow"}, "workflow.stages: is missing"),
+        ({"name": "flow", "stages": 3}, "workflow.stages: must be a list, got 3"),
+        ({"name": "flow", "stages": ["plan"]}, "stages.0: must be a mapping, got 'plan'"),
+        ({"name": "flow", "stages": [{"name": "plan"}]}, "stages.0.agent: is missing"),
+        (
+            {"name": "flow", "stages": [{"name": "plan", "agent": "a", "color": "red"}]},
+            "stages.0.color: unknown field, known are name, agent, after, service_s, request_s",
+        ),
+        ({"name": "flow", "stages": []}, "workflow 'flow' has no stage"),
+        ([], "workflow: must be a mapping, got []"),
+        (None, "workflow: must be a mapping, got None"),
     ],
 )
-def test_malformed_plain_values_are_refused(fields: dict) -> None:
-    with pytest.raises(WorkflowError, match=r"workflow|stage"):
+def test_malformed_plain_values_are_refused(fields: Any, message: str) -> None:
+    with pytest.raises(WorkflowError, match=f"^{re.escape(message)}$"):
         Workflow.from_dict(fields)
