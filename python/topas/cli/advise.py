@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from topas.cli import engine_options
+from topas.cli.common import console_of, option, parts
 from topas.cli.simulate import config_fields
 from topas.cli.workloads import (
     BlockTokens,
@@ -49,37 +48,32 @@ from topas.sim.study.versus import JCT_METRICS, Values
 
 __all__ = ["advise"]
 
-_PLAIN_WIDTH = 160
 _LOADS = ",".join(f"{factor:g}" for factor in LOADS)
 
 
-def _option(text: str, *names: str) -> Any:
-    return typer.Option(*names, help=text)
-
-
-_Trace = Annotated[Path | None, _option("Trace file to judge instead.")]
-_Seed = Annotated[int, _option("First seed of arrivals, lengths, waits and draws.")]
+_Trace = Annotated[Path | None, option("Trace file to judge instead.")]
+_Seed = Annotated[int, option("First seed of arrivals, lengths, waits and draws.")]
 _HostCache = Annotated[
     bool | None,
-    _option(
+    option(
         "Baselines with SGLang's hierarchical cache, or without. (the better of both)",
         "--host-cache/--no-host-cache",
     ),
 ]
 _Preset = Annotated[
-    str | None, _option(f"Only this preset: {', '.join(PRESET_POLICIES)}. (all of them)")
+    str | None, option(f"Only this preset: {', '.join(PRESET_POLICIES)}. (all of them)")
 ]
-_Set = Annotated[list[str] | None, _option("Field of all settings, FIELD=VALUE.", "--set")]
-_Loads = Annotated[str, _option("Factors on the load, with commas, 1 among them.")]
-_Replicates = Annotated[int, _option("Repetitions of each half.")]
-_Sample = Annotated[int | None, _option("Trace: most tasks of a repetition. (100)")]
-_Baselines = Annotated[str, _option("Compared with: 'all', or policies with commas.")]
-_Processes = Annotated[int | None, _option("Runs at a time. (as many as processors)")]
+_Set = Annotated[list[str] | None, option("Field of all settings, FIELD=VALUE.", "--set")]
+_Loads = Annotated[str, option("Factors on the load, with commas, 1 among them.")]
+_Replicates = Annotated[int, option("Repetitions of each half.")]
+_Sample = Annotated[int | None, option("Trace: most tasks of a repetition. (100)")]
+_Baselines = Annotated[str, option("Compared with: 'all', or policies with commas.")]
+_Processes = Annotated[int | None, option("Runs at a time. (as many as processors)")]
 _Resume = Annotated[
-    Path | None, _option("File of finished runs: an interrupted command goes on there.")
+    Path | None, option("File of finished runs: an interrupted command goes on there.")
 ]
-_Verbose = Annotated[bool, _option("Print the tables behind the advice.", "--verbose")]
-_Json = Annotated[bool, _option("Print JSON instead.", "--json")]
+_Verbose = Annotated[bool, option("Print the tables behind the advice.", "--verbose")]
+_Json = Annotated[bool, option("Print JSON instead.", "--json")]
 
 
 def advise(
@@ -152,7 +146,7 @@ def _question(given: Mapping[str, Any]) -> Question:
         costs=costs,
         options=options,
         settings=candidates(given.get("preset"), config_fields(given.get("config", []))),
-        baselines=BASELINE_NAMES if baselines == "all" else _parts(baselines),
+        baselines=BASELINE_NAMES if baselines == "all" else parts(baselines),
         host=given.get("baseline_host_cache"),
         loads=_factors(given["loads"]),
     )
@@ -174,10 +168,6 @@ def _repetitions(
     return redraw(make, seed=given["seed"], count=count)
 
 
-def _parts(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(","))
-
-
 def _factors(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
@@ -189,7 +179,7 @@ def _show(found: Advice, *, as_json: bool, verbose: bool) -> None:
     if as_json:
         sys.stdout.write(json_module.dumps(found.to_dict(), indent=1, allow_nan=False) + "\n")
         return
-    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    console = console_of()
     for line in three_lines(found):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     if verbose:

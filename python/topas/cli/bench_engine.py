@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as json_module
 import os
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from topas.cli.common import console_of, option, parts
 from topas.enginebench.calibration import Fit, fit_costs
 from topas.enginebench.launch import POLICIES, EnginePlan, check_engine, run_engine
 from topas.enginebench.learned import learned_costs, learned_lines
@@ -34,42 +34,37 @@ if TYPE_CHECKING:
 
 __all__ = ["bench_engine"]
 
-_PLAIN_WIDTH = 160
 _CONCURRENCY = 24
 _POOL, _MAX_RUNNING = 4096, 8  # of the random model
 
 
-def _option(text: str, *names: str) -> Any:
-    return typer.Option(*names, help=text)
-
-
 def bench_engine(
     workload: Annotated[str, typer.Argument(help=f"One of {', '.join(WORKLOADS)}.")] = "single",
-    policies: Annotated[str, _option(f"With commas: {', '.join(POLICIES)}.")] = "fcfs,lpm,topas",
-    tasks: Annotated[int, _option("Tasks that arrive.")] = 100,
-    agents: Annotated[int, _option("Agents (shared system prompts).")] = 8,
-    prefix_tokens: Annotated[int, _option("Static prefix of an agent, tokens.")] = 1024,
-    input_tokens: Annotated[int, _option("Mean of a request's own tokens.")] = 48,
-    output_tokens: Annotated[int, _option("Output of a request, tokens.")] = 12,
-    rate: Annotated[float | None, _option("Poisson arrivals, tasks a second.")] = None,
-    concurrency: Annotated[int | None, _option("Tasks in flight, without --rate. (24)")] = None,
-    seed: Annotated[int, _option("Seed of arrivals, lengths and tokens.")] = 0,
-    repeat: Annotated[int, _option("Runs of each policy, interleaved; medians are shown.")] = 1,
-    no_hints: Annotated[bool, _option("Requests carry no hints.", "--no-hints")] = False,
+    policies: Annotated[str, option(f"With commas: {', '.join(POLICIES)}.")] = "fcfs,lpm,topas",
+    tasks: Annotated[int, option("Tasks that arrive.")] = 100,
+    agents: Annotated[int, option("Agents (shared system prompts).")] = 8,
+    prefix_tokens: Annotated[int, option("Static prefix of an agent, tokens.")] = 1024,
+    input_tokens: Annotated[int, option("Mean of a request's own tokens.")] = 48,
+    output_tokens: Annotated[int, option("Output of a request, tokens.")] = 12,
+    rate: Annotated[float | None, option("Poisson arrivals, tasks a second.")] = None,
+    concurrency: Annotated[int | None, option("Tasks in flight, without --rate. (24)")] = None,
+    seed: Annotated[int, option("Seed of arrivals, lengths and tokens.")] = 0,
+    repeat: Annotated[int, option("Runs of each policy, interleaved; medians are shown.")] = 1,
+    no_hints: Annotated[bool, option("Requests carry no hints.", "--no-hints")] = False,
     model: Annotated[
-        str | None, _option("Model to run. (a random Qwen2 of 3.9 M parameters)")
+        str | None, option("Model to run. (a random Qwen2 of 3.9 M parameters)")
     ] = None,
-    device: Annotated[str | None, _option("cpu or cuda. (what there is)")] = None,
-    pool: Annotated[int | None, _option("KV pool, tokens. (random model: 4096)")] = None,
+    device: Annotated[str | None, option("cpu or cuda. (what there is)")] = None,
+    pool: Annotated[int | None, option("KV pool, tokens. (random model: 4096)")] = None,
     max_running: Annotated[
-        int | None, _option("Limit on running requests. (random model: 8)")
+        int | None, option("Limit on running requests. (random model: 8)")
     ] = None,
     engine_arg: Annotated[
-        list[str] | None, _option("Field of SGLang's ServerArgs, KEY=VALUE.", "--engine-arg")
+        list[str] | None, option("Field of SGLang's ServerArgs, KEY=VALUE.", "--engine-arg")
     ] = None,
-    run_timeout: Annotated[float, _option("A run fails after so many seconds.")] = 3600.0,
-    calibrate: Annotated[bool, _option("Compare with the simulator.")] = True,
-    json: Annotated[Path | None, _option("Write everything to a file.", "--json")] = None,
+    run_timeout: Annotated[float, option("A run fails after so many seconds.")] = 3600.0,
+    calibrate: Annotated[bool, option("Compare with the simulator.")] = True,
+    json: Annotated[Path | None, option("Write everything to a file.", "--json")] = None,
 ) -> None:
     """Run a workload on the real SGLang engine, each policy in a fresh engine.
 
@@ -138,7 +133,7 @@ def _plugin() -> Settings | None:
 
 
 def _policies(text: str) -> list[str]:
-    names = [part.strip() for part in text.split(",")]
+    names = list(parts(text))
     for name in names:
         check_choice("policies", name, POLICIES)
         if names.count(name) > 1:
@@ -207,7 +202,7 @@ def _run(plan: EnginePlan, settings: BenchSettings, names: Sequence[str], repeat
 def _show(report: Report, settings: BenchSettings, plan: EnginePlan | None) -> dict[str, Any]:
     """Print the report, with a plan also the simulator's; return everything as plain values."""
     fields = report.to_dict()
-    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    console = console_of()
     console.print(figures_table(report))
     for line in notes(report):
         console.print(line, markup=False, highlight=False)

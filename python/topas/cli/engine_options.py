@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
+from topas.cli.common import option
 from topas.errors import ConfigError
 from topas.sim import EngineCosts, EngineOptions
 from topas.sim.cost import GPUS, MODELS, engine_costs
@@ -40,8 +39,8 @@ __all__ = [
 ]
 
 
-def _option(text: str, *names: str) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel="Engine")
+def _option(text: str) -> Any:
+    return option(text, panel="Engine")
 
 
 Capacity = Annotated[int | None, _option("KV pool, tokens. (40000, or the profile's)")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import topas
+from topas.cli.common import console_of
 from topas.cli.snapshots import (
     Exact,
     Expectation,
@@ -26,7 +26,6 @@ from topas.errors import SnapshotError
 
 __all__ = ["explain"]
 
-_PLAIN_WIDTH = 120
 
 _TERMS = (
     ("admit", "+", "what the admitted requests gain (paths or services), aged"),
@@ -139,7 +138,7 @@ def explain(
     """Explain one decision: the chosen state, its score, the runners-up, who waits and why."""
     chosen = _nth_line(file, line, preset, Expectation(exact, samples))
     explanation = topas.explain(chosen.snapshot, chosen.config, top)
-    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    console = console_of(120)
     _chosen(console, explanation.decision)
     console.print(_score(explanation.decision))
     counts = explanation.decision.evaluated_sets, explanation.decision.pruned_sets

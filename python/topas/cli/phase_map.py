@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from topas.cli import engine_options
+from topas.cli.common import console_of, option, parts
 from topas.cli.simulate import config_fields
 from topas.errors import ConfigError
 from topas.policies import BASELINE_NAMES, PRESET_POLICIES
@@ -24,29 +23,24 @@ from topas.sim.study.versus import JCT_METRICS, SMALLEST_SHOWN, Ratio
 
 __all__ = ["phase_map"]
 
-_PLAIN_WIDTH = 120
 _TITLES = {"mean_jct_s": "mean JCT", "p99_jct_s": "p99 JCT"}
-
-
-def _option(text: str, *names: str) -> Any:
-    return typer.Option(*names, help=text)
 
 
 def phase_map(
     workload: Annotated[
         str, typer.Argument(help=f"One of {', '.join(BUILTIN_WORKLOADS)}, with commas, or all.")
     ] = "all",
-    out: Annotated[Path, _option("Folder for phase_map.json and the pictures.")] = Path(
+    out: Annotated[Path, option("Folder for phase_map.json and the pictures.")] = Path(
         "topas-phase-map"
     ),
-    seeds: Annotated[int | None, _option("Runs of each cell and policy. (5; quick: 2)")] = None,
-    points: Annotated[int | None, _option("Pressures, and loads. (5; quick: 3)")] = None,
-    tasks: Annotated[int | None, _option("Tasks of a run. (50; quick: 20)")] = None,
-    processes: Annotated[int | None, _option("Runs at a time. (as many as processors)")] = None,
-    quick: Annotated[bool, _option("Few and short runs: a look, no figures.", "--quick")] = False,
-    preset: Annotated[str, _option(f"Of topas: {', '.join(PRESET_POLICIES)}.")] = "default",
-    config: Annotated[list[str] | None, _option("Option of topas, FIELD=VALUE.", "--set")] = None,
-    baselines: Annotated[str, _option("Compared with: 'all', or policies with commas.")] = "all",
+    seeds: Annotated[int | None, option("Runs of each cell and policy. (5; quick: 2)")] = None,
+    points: Annotated[int | None, option("Pressures, and loads. (5; quick: 3)")] = None,
+    tasks: Annotated[int | None, option("Tasks of a run. (50; quick: 20)")] = None,
+    processes: Annotated[int | None, option("Runs at a time. (as many as processors)")] = None,
+    quick: Annotated[bool, option("Few and short runs: a look, no figures.", "--quick")] = False,
+    preset: Annotated[str, option(f"Of topas: {', '.join(PRESET_POLICIES)}.")] = "default",
+    config: Annotated[list[str] | None, option("Option of topas, FIELD=VALUE.", "--set")] = None,
+    baselines: Annotated[str, option("Compared with: 'all', or policies with commas.")] = "all",
     capacity: engine_options.Capacity = None,
     gpu: engine_options.GpuName = None,
     model: engine_options.ModelName = None,
@@ -71,7 +65,7 @@ def phase_map(
     study = MapStudy(
         scale=_scale(given),
         policy=PRESET_POLICIES[preset],
-        baselines=BASELINE_NAMES if baselines == "all" else _names(baselines),
+        baselines=BASELINE_NAMES if baselines == "all" else parts(baselines),
         config=config_fields(config or []),
         costs=engine_options.costs_of(given),
         options=engine_options.options_of(given),
@@ -79,7 +73,7 @@ def phase_map(
     with file_errors(f"--out {out}"):
         out.mkdir(parents=True, exist_ok=True)
     maps = map_phases(
-        BUILTIN_WORKLOADS if workload == "all" else _names(workload),
+        BUILTIN_WORKLOADS if workload == "all" else parts(workload),
         study,
         processes=processes,
         resume=out / "cells.jsonl",
@@ -93,17 +87,13 @@ def phase_map(
 
 
 def _show(maps: list[PhaseMap], files: list[Path]) -> None:
-    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    console = console_of(120)
     for item in maps:
         for metric in JCT_METRICS:
             console.print(_table(item, metric))
         for line in item.errors:
             console.print(line, markup=False, highlight=False)
     console.print("written: " + ", ".join(map(str, files)), markup=False, highlight=False)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(","))
 
 
 def _scale(given: dict[str, Any]) -> MapScale:

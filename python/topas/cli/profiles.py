@@ -8,15 +8,13 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from topas.cli.common import console_of
 from topas.errors import ConfigError
 from topas.sim.cost import GPUS, MODELS, EngineCosts, Gpu, LlmModel, engine_costs
 
 __all__ = ["profiles"]
-
-_PLAIN_WIDTH = 160
 
 
 def profiles(
@@ -40,7 +38,7 @@ def profiles(
     if json:
         sys.stdout.write(json_module.dumps([_plain(*row) for row in rows], indent=2) + "\n")
         return
-    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    console = console_of()
     console.print(_table(rows))
 
 

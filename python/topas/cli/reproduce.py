@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from topas.cli.common import console_of, option, parts
 from topas.policies import BASELINE_NAMES
 from topas.reproduce.points import PAPER_BASELINES, Scale
 from topas.reproduce.run import PARTS, Evaluation, evaluate, write
@@ -19,27 +18,21 @@ from topas.sim.study.sweep import show_progress
 
 __all__ = ["reproduce"]
 
-_PLAIN_WIDTH = 160
-
-
-def _option(text: str, *names: str) -> Any:
-    return typer.Option(*names, help=text)
-
 
 def reproduce(
     part: Annotated[str, typer.Argument(help=f"One of {', '.join(PARTS)}, or all.")] = "all",
-    out: Annotated[Path, _option("Folder for results.json and the plots.")] = Path(
+    out: Annotated[Path, option("Folder for results.json and the plots.")] = Path(
         "topas-reproduce"
     ),
-    seeds: Annotated[int | None, _option("Runs of each point. (5; with --quick 2)")] = None,
-    quick: Annotated[bool, _option("Few tasks, two rates: a look, no figures.", "--quick")] = False,
+    seeds: Annotated[int | None, option("Runs of each point. (5; with --quick 2)")] = None,
+    quick: Annotated[bool, option("Few tasks, two rates: a look, no figures.", "--quick")] = False,
     pressure: Annotated[
-        float | None, _option("Scale prefixes to a sum of so many KV capacities. (their own)")
+        float | None, option("Scale prefixes to a sum of so many KV capacities. (their own)")
     ] = None,
-    processes: Annotated[int | None, _option("Runs at a time. (as many as processors)")] = None,
+    processes: Annotated[int | None, option("Runs at a time. (as many as processors)")] = None,
     baselines: Annotated[
         str,
-        _option("Compared with, without and with host cache: 'all', 'paper', or some with commas."),
+        option("Compared with, without and with host cache: 'all', 'paper', or some with commas."),
     ] = "all",
 ) -> None:
     """Reproduce Table I and Figures 1 to 5 of the paper in the simulator.
@@ -71,11 +64,11 @@ def _baselines(text: str) -> tuple[str, ...]:
         return PAPER_BASELINES
     if text == "all":
         return BASELINE_NAMES
-    return tuple(name.strip() for name in text.split(","))
+    return parts(text)
 
 
 def _show(evaluation: Evaluation, files: list[Path]) -> None:
-    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    console = console_of()
     for table in to_tables(evaluation):
         console.print(table)
     for line in notes(evaluation):

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from topas.cli import engine_options
+from topas.cli.common import console_of, option
 from topas.cli.workloads import (
     BlockTokens,
     BuiltinName,
@@ -54,21 +54,16 @@ _POLICIES_HELP = (
     f"Known: {', '.join(POLICY_NAMES)}."
 )
 _NOTES_SHOWN = 40
-_PLAIN_WIDTH = 160
-
-
-def _option(text: str, *names: str) -> Any:
-    return typer.Option(*names, help=text)
 
 
 def simulate(
     workload: BuiltinName = None,
-    trace: Annotated[Path | None, _option("Trace file to run instead.")] = None,
+    trace: Annotated[Path | None, option("Trace file to run instead.")] = None,
     rate: Rate = None,
     tasks: Tasks = None,
-    policies: Annotated[str, _option(_POLICIES_HELP)] = "all",
-    seed: Annotated[int, _option("Seed of arrivals, lengths and waits.")] = 0,
-    json: Annotated[bool, _option("Print JSON instead of the table.", "--json")] = False,
+    policies: Annotated[str, option(_POLICIES_HELP)] = "all",
+    seed: Annotated[int, option("Seed of arrivals, lengths and waits.")] = 0,
+    json: Annotated[bool, option("Print JSON instead of the table.", "--json")] = False,
     capacity: engine_options.Capacity = None,
     gpu: engine_options.GpuName = None,
     model: engine_options.ModelName = None,
@@ -92,7 +87,7 @@ def simulate(
     reuse_context: engine_options.ReuseContext = False,
     in_batch_prefixes: engine_options.InBatchPrefixes = "shared",
     config: Annotated[
-        list[str] | None, _option("Option of the topas policies, FIELD=VALUE.", "--set")
+        list[str] | None, option("Option of the topas policies, FIELD=VALUE.", "--set")
     ] = None,
     sessions: Sessions = None,
     max_stages: MaxStages = None,
@@ -181,7 +176,7 @@ def _show(comparison: Comparison, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(to_json(comparison) + "\n")
         return
-    console = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
+    console = console_of()
     for table in to_tables(comparison, console):
         console.print(table)
     lines = notes(comparison)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from topas.cli.common import option
 from topas.errors import ConfigError
 from topas.sim import BUILTIN_WORKLOADS, Lengths, Workload, make_workload
 from topas.sim.graphs import GraphOptions, load_graphs, make_graph_workload
@@ -41,42 +42,38 @@ _TRACE = "With --trace"
 _GRAPHS = "Workflow graphs"
 
 
-def _option(text: str, panel: str) -> Any:
-    return typer.Option(help=text, rich_help_panel=panel)
-
-
 BuiltinName = Annotated[
     str | None, typer.Argument(help=f"Built-in workload: {', '.join(BUILTIN_WORKLOADS)}.")
 ]
 Rate = Annotated[
     float | None,
-    _option("Poisson arrivals a second. (built-in: 0.1; trace: its own times)", _MADE),
+    option("Poisson arrivals a second. (built-in: 0.1; trace: its own times)", panel=_MADE),
 ]
-Tasks = Annotated[int | None, _option("Tasks of a built-in workload. (100)", _MADE)]
-InputTokens = Annotated[int | None, _option("Dynamic input, tokens. (1400)", _MADE)]
-OutputTokens = Annotated[int | None, _option("Generation, tokens. (700)", _MADE)]
+Tasks = Annotated[int | None, option("Tasks of a built-in workload. (100)", panel=_MADE)]
+InputTokens = Annotated[int | None, option("Dynamic input, tokens. (1400)", panel=_MADE)]
+OutputTokens = Annotated[int | None, option("Generation, tokens. (700)", panel=_MADE)]
 PrefixTokens = Annotated[
-    str | None, _option("Static prefixes, tokens: one, or one an agent with commas.", _MADE)
+    str | None, option("Static prefixes, tokens: one, or one an agent with commas.", panel=_MADE)
 ]
-Sessions = Annotated[int | None, _option("The first so many sessions.", _TRACE)]
-MaxStages = Annotated[int | None, _option("So many stages a session.", _TRACE)]
-MaxRounds = Annotated[int | None, _option("Rounds a stage, 0: all. (8)", _TRACE)]
-TokenScale = Annotated[float | None, _option("Factor on tokens. (0.2)", _TRACE)]
-MaxToolWait = Annotated[float | None, _option("Longest wait, s. (60)", _TRACE)]
+Sessions = Annotated[int | None, option("The first so many sessions.", panel=_TRACE)]
+MaxStages = Annotated[int | None, option("So many stages a session.", panel=_TRACE)]
+MaxRounds = Annotated[int | None, option("Rounds a stage, 0: all. (8)", panel=_TRACE)]
+TokenScale = Annotated[float | None, option("Factor on tokens. (0.2)", panel=_TRACE)]
+MaxToolWait = Annotated[float | None, option("Longest wait, s. (60)", panel=_TRACE)]
 TraceFormat = Annotated[
-    str | None, _option(f"Its form: {', '.join(TRACE_FORMATS)}. (auto)", _TRACE)
+    str | None, option(f"Its form: {', '.join(TRACE_FORMATS)}. (auto)", panel=_TRACE)
 ]
 TraceScaleName = Annotated[
-    str | None, _option(f"How much of it: {', '.join(TRACE_SCALES)}. (medium)", _TRACE)
+    str | None, option(f"How much of it: {', '.join(TRACE_SCALES)}. (medium)", panel=_TRACE)
 ]
 BlockTokens = Annotated[
-    int | None, _option("Mooncake: tokens of a block of hash_ids. (512)", _TRACE)
+    int | None, option("Mooncake: tokens of a block of hash_ids. (512)", panel=_TRACE)
 ]
-Workflows = Annotated[Path | None, _option("File of workflow graphs (JSON) to run.", _GRAPHS)]
+Workflows = Annotated[Path | None, option("File of workflow graphs (JSON) to run.", panel=_GRAPHS)]
 WorkflowName = Annotated[
-    str | None, _option("Workflow of that file; 'all': a mix of all. (all)", _GRAPHS)
+    str | None, option("Workflow of that file; 'all': a mix of all. (all)", panel=_GRAPHS)
 ]
-MaxLoops = Annotated[int | None, _option("Most passes through a loop. (3)", _GRAPHS)]
+MaxLoops = Annotated[int | None, option("Most passes through a loop. (3)", panel=_GRAPHS)]
 
 _TRACE_ONLY = (
     "sessions",
