@@ -1,5 +1,8 @@
 """A simulator: one LLM engine made of arithmetic, driven by the same policies as a real one.
 
+The engine is here, who holds its memory in :mod:`topas.sim.memory`, what its work costs in
+:mod:`topas.sim.cost`; many runs and what they tell are :mod:`topas.sim.study`.
+
 Needs numpy only. :mod:`topas.sim.trace` and :mod:`topas.sim.graphs` also need pydantic and
 :mod:`topas.sim.report` rich (``pip install topas[sim]``); they are not imported here.
 """
