@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SIZES = {
     "tiny": Size(hidden=128, layers=2, heads=4, kv_heads=2, intermediate=384),  # 0.6 M parameters
     "bench": BENCH,  # 3.9 M
+    "medium": Size(hidden=512, layers=8, heads=8, kv_heads=8, intermediate=1536),  # 28 M
 }
 
 
