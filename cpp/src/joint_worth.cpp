@@ -126,6 +126,7 @@ void JointWorth::take_sets(const TaskView& task, std::span<const double> gains) 
   }
   const double scale = task.scale();
   if (same_sets) {
+    gains = gains.first(sets);  // those behind it complete some that are not listed
     std::transform(gains.begin(), gains.end(), gains_.begin(), [scale](double gain) { return scale * gain; });
     return;
   }

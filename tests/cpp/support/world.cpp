@@ -42,8 +42,8 @@ void World::waiting(Id id, std::uint32_t agent, std::uint32_t task, std::int64_t
 }
 
 void World::running(Id id, std::uint32_t agent, std::uint32_t task, std::int64_t kv_tokens, double redo, double revoke,
-                    double service_s) {
-  requests_.push_back({std::move(id), agent, task, 0, kv_tokens, service_s, redo, revoke, true});
+                    double service_s, std::uint32_t stage) {
+  requests_.push_back({std::move(id), agent, task, stage, kv_tokens, service_s, redo, revoke, true});
 }
 
 void World::build_task(std::uint32_t number) {
@@ -168,7 +168,8 @@ void fill_with_siblings(World& world, Random& random) {
       const auto agent = static_cast<std::uint32_t>(random.below(agents));
       const std::int64_t tokens = random.between(1, 15);
       if (random.chance(0.2)) {
-        world.running(Id(next++), agent, task, tokens, random.quarters(2), random.quarters(2), random.quarters(3));
+        world.running(Id(next++), agent, task, tokens, random.quarters(2), random.quarters(2), random.quarters(3),
+                      stage);
       } else {
         world.waiting(Id(next++), agent, task, tokens, random.quarters(4), stage);
       }

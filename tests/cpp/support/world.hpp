@@ -28,7 +28,7 @@ class World {
   void waiting(Id id, std::uint32_t agent, std::uint32_t task, std::int64_t kv_tokens, double service_s,
                std::uint32_t stage = 0);
   void running(Id id, std::uint32_t agent, std::uint32_t task, std::int64_t kv_tokens, double redo = 0.0,
-               double revoke = 0.0, double service_s = 0.0);
+               double revoke = 0.0, double service_s = 0.0, std::uint32_t stage = 0);
   /// Nothing overtakes the requests of a task, where the config has a limit.
   void overdue(std::uint32_t task) { tasks_[task].overdue = true; }
   /// The last request, a running one, must not be preempted.
