@@ -203,6 +203,7 @@ Config to_config(py::handle config) {
   out.admit_order = to_admit_order(config.attr("admit_order"));
   out.preempt_limit = real("preempt_limit");
   out.overtake_limit = real("overtake_limit");
+  out.backlog_weight = real("backlog_weight");
   out.reserve_limit = real("reserve_limit");
   out.rollout_scenarios = integer("rollout_scenarios");
   out.rollout_steps = integer("rollout_steps");

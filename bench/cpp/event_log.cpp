@@ -143,6 +143,7 @@ void set(Config& config, std::string_view name, std::string_view value) {
                           {{"density", AdmitOrder::density}, {"arrival", AdmitOrder::arrival}}),
       setting("preempt_limit", &Config::preempt_limit),
       setting("overtake_limit", &Config::overtake_limit),
+      setting("backlog_weight", &Config::backlog_weight),
       setting("reserve_limit", &Config::reserve_limit),
       setting("rollout_scenarios", &Config::rollout_scenarios),
       setting("rollout_steps", &Config::rollout_steps),

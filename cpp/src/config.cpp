@@ -73,6 +73,7 @@ void Config::validate() const {
   if (overtake_limit > 0.0 && admit_order != AdmitOrder::arrival) {
     throw ConfigError(detail::text("overtake_limit: needs admit_order 'arrival', got ", overtake_limit));
   }
+  check(backlog_weight, "backlog_weight", true);
   check(reserve_limit, "reserve_limit", true);
   check_rollout(*this);
   if (!std::isfinite(kv_bytes_per_token / swap_bytes_per_s)) {

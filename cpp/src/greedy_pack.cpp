@@ -233,7 +233,7 @@ Option GreedyPack::option_alone(std::uint32_t request) {
   const RequestView& view = instance_.waiting[request];
   const TaskView& task = instance_.tasks[view.task];
   if (instance_.gains_are_services()) {
-    return option_for(request, view.service_s);
+    return option_for(request, instance_.worth(view));
   }
   double fall_s = view.fall_s;
   if (std::isnan(fall_s)) {
@@ -242,14 +242,12 @@ Option GreedyPack::option_alone(std::uint32_t request) {
       *view.keep_fall = fall_s;
     }
   }
-  return option_for(request, fall_s);
+  return option_for(request, task.scale() * fall_s);
 }
 
-/// The option of a request that gains so many seconds before they are weighed.
-Option GreedyPack::option_for(std::uint32_t request, double seconds) const {
-  const RequestView& view = instance_.waiting[request];
-  const double gain = instance_.tasks[view.task].scale() * seconds;
-  return {request, gain, gain / static_cast<double>(view.kv_tokens)};
+/// The option of a request that gains so much.
+Option GreedyPack::option_for(std::uint32_t request, double gain) const {
+  return {request, gain, gain / static_cast<double>(instance_.waiting[request].kv_tokens)};
 }
 
 /// What completing a request as well takes off the path of its task, seconds; `before`: path_of() the task.
@@ -265,7 +263,9 @@ double GreedyPack::fall_with(const RequestView& request, double before) {
 /// The marginal of a request; `before`: path_of() its task.
 Option GreedyPack::option_of(std::uint32_t request, double before) {
   const RequestView& view = instance_.waiting[request];
-  return option_for(request, instance_.gains_are_services() ? view.service_s : fall_with(view, before));
+  return option_for(request, instance_.gains_are_services()
+                                 ? instance_.worth(view)
+                                 : instance_.tasks[view.task].scale() * fall_with(view, before));
 }
 
 /// Tokens that a request of the agent may take: what is left must still cover the other uncovered agents. Negative when

@@ -119,7 +119,7 @@ class GreedyPack {
   [[nodiscard]] double path_before_each(const TaskView& task);
   [[nodiscard]] double fall_with(const RequestView& request, double before);
   [[nodiscard]] Option option_alone(std::uint32_t request);
-  [[nodiscard]] Option option_for(std::uint32_t request, double seconds) const;
+  [[nodiscard]] Option option_for(std::uint32_t request, double gain) const;
   [[nodiscard]] Option option_of(std::uint32_t request);
   [[nodiscard]] Option option_of(std::uint32_t request, double before);
   [[nodiscard]] std::span<std::uint64_t> completions(const TaskView& task) noexcept {

@@ -40,6 +40,15 @@ void group_by_agent(const std::vector<RequestView>& requests, std::vector<AgentV
   }
 }
 
+/// What the requests of a range reserve, of those that fit into so much room alone.
+std::int64_t fitting_tokens(const std::vector<RequestView>& requests, Range range, std::int64_t room) {
+  std::int64_t tokens = 0;
+  for (auto at = range.begin; at < range.end; ++at) {
+    tokens += requests[at].kv_tokens <= room ? requests[at].kv_tokens : 0;
+  }
+  return tokens;
+}
+
 }  // namespace
 
 void Instance::index() {
@@ -48,6 +57,7 @@ void Instance::index() {
   group_by_task(waiting, tasks, &TaskView::waiting, waiting_of_tasks);
   group_by_task(running, tasks, &TaskView::running, running_of_tasks);
   list_waiting_tasks();
+  weigh_backlogs();
   words = 0;
   for (auto& task : tasks) {
     task.first_word = words;
@@ -79,6 +89,25 @@ void Instance::list_waiting_tasks() {
       listed[request.task] = true;
       waiting_tasks.push_back(request.task);
     }
+  }
+}
+
+void Instance::weigh_backlogs() {
+  if (config->backlog_weight == 0.0 || !gains_are_services()) {
+    return;
+  }
+  double greatest = 1.0;
+  for (auto& agent : agents) {
+    const std::int64_t room = config->kv_capacity_tokens - agent.prefix_tokens;
+    const auto tokens = fitting_tokens(waiting, agent.waiting, room) + fitting_tokens(running, agent.running, room);
+    if (tokens > 0) {
+      agent.backlog = 1.0 + config->backlog_weight * (static_cast<double>(tokens) / static_cast<double>(room));
+      greatest = std::max(greatest, agent.backlog);
+    }
+  }
+  for (auto& request : running) {
+    request.redo *= greatest;
+    request.revoke *= agents[request.agent].backlog;
   }
 }
 

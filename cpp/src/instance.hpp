@@ -41,6 +41,7 @@ struct AgentView {
   Range waiting{}, running{};         ///< into Instance::waiting and Instance::running
   std::int64_t least_waiting_kv = 0;  ///< smallest reservation among the waiting requests
   std::int64_t running_kv = 0;
+  double backlog = 1.0;  ///< f: what the services of its requests are multiplied by (docs/specification.md, section 7)
   double reuse = 0.0;   ///< share of J_reuse when it is in R', unweighted seconds times beta
   double redo = 0.0;    ///< J_redo when its running requests are preempted
   double revoke = 0.0;  ///< J_revoke likewise
@@ -125,10 +126,16 @@ struct Instance {
   void index();
   /// Those of `waiting_tasks`, in the order of their first waiting request.
   void list_waiting_tasks();
+  /// Weighs the requests of each agent by how much room they all would take; preemptions are charged.
+  void weigh_backlogs();
   /// Back to an empty one, which keeps its room.
   void clear() noexcept;
   /// Whether a request gains the same whatever else is served.
   [[nodiscard]] bool gains_are_services() const noexcept { return config->gain_model == GainModel::service; }
+  /// w * f: what admitting a request gains where gains are services.
+  [[nodiscard]] double worth(const RequestView& request) const noexcept {
+    return tasks[request.task].scale() * request.service_s * agents[request.agent].backlog;
+  }
   [[nodiscard]] double seconds_per_token_moved() const noexcept {
     return config->kv_bytes_per_token / config->swap_bytes_per_s;
   }

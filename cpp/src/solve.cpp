@@ -262,7 +262,7 @@ Decision admitting(const Instance& instance, const std::vector<std::uint32_t>& m
   std::vector<Admission> admissions;
   for (const auto at : admit) {
     const RequestView& request = instance.waiting[at];
-    admissions.push_back({at, instance.tasks[request.task].scale() * request.service_s});
+    admissions.push_back({at, instance.worth(request)});
     score.admit(request, admissions.back().gain);
   }
   return write_state(instance, members, admissions, score.terms());

@@ -28,6 +28,7 @@ _PAPER: Mapping[str, Any] = {
     "admit_order": "density",
     "preempt_limit": 0.0,
     "overtake_limit": 0.0,
+    "backlog_weight": 0.0,
     "rollout_scenarios": 0,
     "rollout_power": 1.0,
     "rollout_steps": 0,
@@ -44,6 +45,7 @@ _BY_SERVICE: Mapping[str, Any] = {
     "admit_order": "arrival",
     "preempt_limit": 1.0,
     "overtake_limit": 2.0,
+    "backlog_weight": 1.0,
     "rollout_scenarios": 0,
     "rollout_power": 1.0,
     "rollout_steps": 0,
@@ -142,6 +144,11 @@ class Config:
         θ: where the next request in order of arrival does not fit, and its task is older than θ
         times H_age, the prefix set admits no more; at least 0, 0 means no limit. Needs
         ``admit_order`` ``arrival``.
+    backlog_weight : float
+        ν, at least 0: where gains are services they are multiplied by 1 + ν · (reservations of all
+        requests of the agent over the room that its prefix leaves), so that a prefix which few
+        requests want waits for more of them (docs/specification.md, section 7). 0: off. No effect
+        under ``gain_model`` ``path``.
     reserve_limit : float
         η: where the earliest waiting task is older than η times the larger of H_age and the mean
         age of the other waiting requests' tasks, room is kept for its request until that fits; at
@@ -193,6 +200,7 @@ class Config:
     admit_order: AdmitOrder = "arrival"
     preempt_limit: float = 1.0
     overtake_limit: float = 2.0
+    backlog_weight: float = 1.0
     reserve_limit: float = 0.0
     rollout_scenarios: int = 0
     rollout_steps: int = 0

@@ -223,6 +223,7 @@ def by_service(rng: Random) -> Json:
         "preempt_limit": rng.choice((0.0, 0.0, 0.1, 1.0)),
         "overtake_limit": rng.choice((0.0, 0.5, 2.0)) if order == "arrival" else 0.0,
         "reserve_limit": rng.choice((0.0, 0.0, 0.1, 1.5)),
+        "backlog_weight": rng.choice((0.0, 0.5, 2.0)),
     }
 
 

@@ -67,6 +67,7 @@ LEGAL: dict[str, tuple[Any, ...]] = {
     "admit_order": (),
     "preempt_limit": (0,),
     "overtake_limit": (0,),
+    "backlog_weight": (0,),
     "reserve_limit": (0,),
     "rollout_scenarios": (0,),
     "rollout_steps": (0,),
@@ -103,6 +104,7 @@ MORE_BAD: dict[str, tuple[Any, ...]] = {
     "admit_order": ("", "Arrival", "fcfs", b"arrival"),
     "preempt_limit": (-1e-9, "1"),
     "overtake_limit": (-1e-9, "1"),
+    "backlog_weight": (-1e-9, "1"),
     "reserve_limit": (-1e-9, "1"),
     "rollout_scenarios": (1.0, 1025),
     "rollout_steps": (-1, 1.0, 2**40),
@@ -295,6 +297,7 @@ def test_default_values_are_those_of_the_preset_default() -> None:
         "admit_order": "arrival",
         "preempt_limit": 1.0,
         "overtake_limit": 2.0,
+        "backlog_weight": 1.0,
         "rollout_scenarios": 0,
         "rollout_power": 1.0,
         "rollout_steps": 0,
@@ -307,6 +310,7 @@ def test_preset_paper_is_the_published_score() -> None:
     assert (paper.reuse_weight, paper.move_weight, paper.age_weight) == (1.0, 1.0, 1.0)
     assert (paper.gain_model, paper.admit_order) == ("path", "density")
     assert (paper.urgency, paper.preempt_limit, paper.overtake_limit) == (0.0, 0.0, 0.0)
+    assert paper.backlog_weight == 0.0
 
 
 def test_preset_guarded_is_the_papers_with_three_options() -> None:
@@ -399,6 +403,7 @@ def varied() -> Config:
         admit_order="density",
         preempt_limit=19.0,
         overtake_limit=0.0,
+        backlog_weight=20.0,
         reserve_limit=21.0,
         rollout_steps=23,
         rollout_margin=22.0,

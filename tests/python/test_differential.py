@@ -35,6 +35,8 @@ def kind_of(fields: Json) -> list[str]:
     kinds += [f"gains by {config['gain_model']}", f"admitted by {config['admit_order']}"]
     kinds += ["urgent"] * (config["urgency"] > 0) + ["firm"] * (config["preempt_limit"] > 0)
     kinds += ["overtaking limited"] * (config["overtake_limit"] > 0)
+    weighed = config["gain_model"] == "service" and config["backlog_weight"] > 0
+    kinds += ["backlogs weighed"] * weighed
     kinds += ["room reserved"] * (config["reserve_limit"] > 0)
     kinds.append("paper" if not config["count_running"] else "guarded")
     kinds.append("enumerated" if len(active) <= config["enumerate_max_agents"] else "greedy")

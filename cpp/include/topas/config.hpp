@@ -61,6 +61,7 @@ struct Config {
   AdmitOrder admit_order = AdmitOrder::density;
   double preempt_limit = 0.0;          ///< phi; 0: none
   double overtake_limit = 0.0;         ///< theta; 0: none
+  double backlog_weight = 0.0;         ///< nu, where gains are services; 0: off
   double reserve_limit = 0.0;          ///< eta; 0: no room is kept
   std::int64_t rollout_scenarios = 0;  ///< 0: no rollout
   std::int64_t rollout_steps = 0;      ///< simulated requests at most; 0: no limit

@@ -36,6 +36,7 @@ class Scorer:
         self.state = state
         self._expectations: dict[Id, Expectation] = {}
         self._successors = self._count_successors()
+        self._backlog = {agent: self._weigh_backlog(agent) for agent in state.active}
 
     def age_factor(self, task: Id) -> float:
         """g_i(t) = 1 + rho max(t - tau_i, 0) / H_age (SPEC section 2).
@@ -68,8 +69,8 @@ class Scorer:
         return self.scale(request.task) * marginal
 
     def worth(self, request: Request) -> float:
-        """Give w = g u d: the expected service of a request, aged and hurried."""
-        return self.scale(request.task) * request.expected_service_s
+        """Give f w = f g u d: the expected service of a request, aged, hurried, by its backlog."""
+        return self.scale(request.task) * request.expected_service_s * self._backlog[request.agent]
 
     def scale(self, task: Id) -> float:
         """Give g u, what the gains of a task are multiplied by."""
@@ -139,7 +140,8 @@ class Scorer:
         """J_redo: the cost of computing again what preemption throws away, by `redo_model`."""
         settings = self.state.settings
         if settings.gain_model == "service":
-            return sum((self.scale(r.task) * self._redo([r]) for r in preempt), 0.0)
+            greatest = max(self._backlog.values(), default=1.0)
+            return sum((greatest * (self.scale(r.task) * self._redo([r])) for r in preempt), 0.0)
         return self._redo(preempt)
 
     def _redo(self, preempt: Sequence[Request]) -> float:
@@ -164,6 +166,16 @@ class Scorer:
         if not self.state.settings.age_credit or at_admission is None:
             return request.credit
         return request.credit * max(1.0, self.age_factor(request.task) / at_admission)
+
+    def _weigh_backlog(self, agent: Id) -> float:
+        """Give f = 1 + nu (reservations of an agent's requests) / (room beside its prefix)."""
+        settings = self.state.settings
+        requests = [r for r in self.state.waiting + self.state.running if r.agent == agent]
+        tokens = sum(r.kv_tokens for r in requests if not self.state.never_fits(r))
+        if settings.backlog_weight == 0.0 or tokens == 0:
+            return 1.0
+        room = settings.kv_capacity_tokens - self.state.prefix[agent]
+        return 1.0 + settings.backlog_weight * (tokens / room)
 
     def _reload_s(self, tokens: int) -> float:
         settings = self.state.settings

@@ -26,6 +26,7 @@ _PAPER: dict[str, Any] = {
     "admit_order": "density",
     "preempt_limit": 0.0,
     "overtake_limit": 0.0,
+    "backlog_weight": 0.0,
     "rollout_scenarios": 0,
     "rollout_power": 1.0,
     "rollout_steps": 0,
@@ -42,6 +43,7 @@ _BY_SERVICE: dict[str, Any] = {
     "admit_order": "arrival",
     "preempt_limit": 1.0,
     "overtake_limit": 2.0,
+    "backlog_weight": 1.0,
     "rollout_scenarios": 0,
     "rollout_power": 1.0,
     "rollout_steps": 0,
@@ -112,6 +114,7 @@ class Settings:
     admit_order: str = "density"
     preempt_limit: float = 0.0
     overtake_limit: float = 0.0
+    backlog_weight: float = 0.0
     reserve_limit: float = 0.0
     rollout_scenarios: int = 0
     rollout_steps: int = 0
