@@ -42,10 +42,10 @@ struct AgentView {
   std::int64_t least_waiting_kv = 0;  ///< smallest reservation among the waiting requests
   std::int64_t running_kv = 0;
   double backlog = 1.0;  ///< f: what the services of its requests are multiplied by (docs/specification.md, section 7)
-  double reuse = 0.0;   ///< share of J_reuse when it is in R', unweighted seconds times beta
-  double redo = 0.0;    ///< J_redo when its running requests are preempted
-  double revoke = 0.0;  ///< J_revoke likewise
-  bool firm = false;    ///< it must be in R': a request of it must not be preempted, or room was kept for one
+  double reuse = 0.0;    ///< share of J_reuse when it is in R', unweighted seconds times beta
+  double redo = 0.0;     ///< J_redo when its running requests are preempted
+  double revoke = 0.0;   ///< J_revoke likewise
+  bool firm = false;     ///< it must be in R': a request of it must not be preempted, or room was kept for one
 };
 
 struct RequestView {

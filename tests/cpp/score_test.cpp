@@ -52,6 +52,25 @@ TEST(RevokeCost, AgesWithTheTaskOnlyWhenAsked) {
   EXPECT_DOUBLE_EQ(revoke_cost(config, 3.0, 1.0, 2.0), 3.0) << "never below what was granted";
 }
 
+TEST(Backlog, WeighsServicesByTheRoomThatTheQueueWouldTake) {
+  Config config = plain_config(100);
+  config.gain_model = GainModel::service;
+  config.backlog_weight = 2.0;
+  World world(config);
+  const auto queued = world.agent(60);
+  const auto runs = world.agent(50, true);
+  const auto task = world.task({1.0});
+  world.waiting(1, queued, task, 10, 3.0);
+  world.waiting(2, queued, task, 30, 4.0);
+  world.waiting(3, queued, task, 41, 1.0);  // it can never fit
+  world.running(4, runs, task, 25, 5.0, 7.0);
+  const auto& instance = world.build();
+  EXPECT_DOUBLE_EQ(instance.agents[queued].backlog, 1.0 + 2.0 * 40 / 40);
+  EXPECT_DOUBLE_EQ(instance.worth(instance.waiting[world.waiting_index(2)]), 3.0 * 4.0);
+  EXPECT_DOUBLE_EQ(instance.agents[runs].revoke, (1.0 + 2.0 * 25 / 50) * 7.0) << "its own";
+  EXPECT_DOUBLE_EQ(instance.agents[runs].redo, 3.0 * 5.0) << "the greatest";
+}
+
 TEST(Score, MovesOnceForEachTaskThatWaitsForAnIncomingPrefix) {
   World world(plain_config(1000));
   const auto in = world.agent(30);

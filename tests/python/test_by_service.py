@@ -110,6 +110,66 @@ def test_limits_on_overtaking_need_the_order_of_arrival() -> None:
         )
 
 
+def queues(*waiting: int, **config: Any) -> Json:
+    """Give a state where so many requests of agents a, b, ... wait, and one prefix fits at a time.
+
+    A prefix of 600 tokens leaves room for four requests of 100, one of 900 for one.
+    """
+    agents = "abc"[: len(waiting)]
+    tasks: Json = {}
+    for agent, count in zip(agents, waiting, strict=True):
+        tasks |= {f"{agent}{number}": [stage(agent)] for number in range(count)}
+    requests = [request(task, task, 0) for task in tasks]
+    settings = {"gain_model": "service", "admit_order": "arrival", "move_weight": 0.0}
+    prefix = {"a": 600, "b": 900, "c": 900}
+    return snapshot(
+        tasks, requests, prefix={a: prefix[a] for a in agents}, **{**settings, **config}
+    )
+
+
+def test_a_request_gains_by_the_backlog_of_its_agent() -> None:
+    """Four more of an agent are one more of its batches."""
+    assert decided(queues(3), backlog_weight=0.0)["terms"]["admit"] == 3 * 10
+    assert decided(queues(3), backlog_weight=2.0)["terms"]["admit"] == 3 * (1 + 2 * 3 / 4) * 10
+    got = decided(queues(6), backlog_weight=2.0)
+    assert (len(got["admit"]), got["terms"]["admit"]) == (4, 4 * (1 + 2 * 6 / 4) * 10)
+    assert got["credits"]["a0"] == (1 + 2 * 6 / 4) * 10
+
+
+def test_a_prefix_that_few_want_waits_for_more() -> None:
+    """One request of b gains six times its service, one of a half as much again, or twice."""
+    fields = queues(2, 5)
+    assert decided(fields)["resident"] == ["a"]
+    assert decided(fields, backlog_weight=1.0)["resident"] == ["b"]
+    assert decided(queues(3, 5), backlog_weight=1.0)["resident"] == ["b"]
+    assert decided(queues(4, 5), backlog_weight=1.0)["resident"] == ["a"]
+
+
+def test_what_can_never_fit_is_no_backlog() -> None:
+    fields = queues(3)
+    fields["requests"][2]["kv_tokens"] = 401
+    got = decided(fields, backlog_weight=2.0)
+    assert (got["terms"]["admit"], got["unschedulable"]) == (2 * (1 + 2 * 2 / 4) * 10, ["a2"])
+
+
+def test_backlogs_change_nothing_where_gains_are_paths() -> None:
+    fields = queues(2, 5, gain_model="path", admit_order="density")
+    assert decided(fields, backlog_weight=3.0) == decided(fields)
+
+
+def test_work_thrown_away_costs_what_the_longest_backlog_makes_of_it() -> None:
+    """One of b runs, c has three in the queue and a two: f is 1 + 1, 1 + 3 and 1 + 2 / 4."""
+    fields = queues(2, 1, 3, redo_weight=1.0)
+    fields["requests"][2] |= {"running": True, "generated_tokens": 25}
+    fields["resident"] = ["b"]
+    got = decided(fields, backlog_weight=1.0)
+    assert (got["preempt"], got["resident"]) == (["b0"], ["c"])
+    terms = {name: got["terms"][name] for name in ("admit", "redo", "revoke")}
+    assert terms == {"admit": 4 * 10, "redo": 4 * 2.5, "revoke": 2 * 10}
+    fields["requests"][2]["generated_tokens"] = 51  # 4 * 5.1 s are more than is won
+    assert decided(fields, backlog_weight=1.0)["preempt"] == []
+
+
 def test_a_single_decision_needs_the_scale_of_ages() -> None:
     fields = fork()
     config = Config.from_dict({**fields["config"], "urgency": 0.25})

@@ -90,7 +90,7 @@ def test_random_states_are_of_every_kind() -> None:
         *("redo by decode", "redo by prefill", "redo by kept", "several requests a stage"),
         *("move by tasks", "move by once", "work conserving"),
         *("gains by path", "gains by service", "admitted by density", "admitted by arrival"),
-        *("urgent", "firm", "overtaking limited", "room reserved"),
+        *("urgent", "firm", "overtaking limited", "room reserved", "backlogs weighed"),
         *("idle prefix", "admits", "moves", "reuses", "preempts", "unschedulable"),
     ]
     assert {kind: census[kind] for kind in common if census[kind] < STATES / 50} == {}

@@ -31,6 +31,7 @@ from topas.sim import (
     run_policy,
     summarise,
 )
+from topas.sim.builtin import Lengths, prefixes_at
 from topas.sim.profiles import config_fields
 from topas.sim.report import notes, to_json, to_tables
 
@@ -222,6 +223,22 @@ def _result(**fields: Any) -> RunResult:
     for name, value in fields.items():
         setattr(result, name, value)
     return result
+
+
+def test_backlogs_keep_prefixes_from_coming_in_for_one_request_each() -> None:
+    """Of chain-3 one prefix fits at a time: beside it six requests of A, one of B, ten of C."""
+    prefixes = prefixes_at("chain-3", 2.0, EngineCosts().kv_capacity)
+    lengths = Lengths(prefix_tokens=prefixes)
+    workload = make_workload("chain-3", tasks=40, rate=0.05, seed=1, lengths=lengths)
+    runs = {
+        weight: run_policy(workload, "topas", config={"backlog_weight": weight})[0]
+        for weight in (0.0, 1.0)
+    }
+    lpm, _ = run_policy(workload, "lpm+host")
+    assert runs[0.0].swaps > 2 * runs[1.0].swaps
+    for metric in ("mean_jct_s", "p99_jct_s"):
+        at_once, weighed = (getattr(run, metric) for run in runs.values())
+        assert at_once > getattr(lpm, metric) > weighed
 
 
 def test_figures_of_a_run() -> None:

@@ -150,6 +150,7 @@ class Packing {
   [[nodiscard]] std::set<std::uint32_t> uncovered() const;
   [[nodiscard]] std::int64_t least_kv(std::uint32_t agent) const;
   [[nodiscard]] double expected_path(std::uint32_t task, std::optional<std::uint32_t> also) const;
+  [[nodiscard]] double backlog(std::uint32_t agent) const;
   [[nodiscard]] double gain(std::uint32_t request) const;
   [[nodiscard]] bool fits(std::uint32_t request) const;
   [[nodiscard]] std::vector<std::uint32_t> options() const;
@@ -238,10 +239,23 @@ double Packing::expected_path(std::uint32_t task, std::optional<std::uint32_t> a
   return model.expected_path(completed, scratch);
 }
 
+double Packing::backlog(std::uint32_t agent) const {
+  const std::int64_t room = instance_.config->kv_capacity_tokens - instance_.agents[agent].prefix_tokens;
+  std::int64_t tokens = 0;
+  for (const auto* requests : {&instance_.waiting, &instance_.running}) {
+    for (const auto& request : *requests) {
+      tokens += request.agent == agent && request.kv_tokens <= room ? request.kv_tokens : 0;
+    }
+  }
+  const double batches = tokens > 0 ? static_cast<double>(tokens) / static_cast<double>(room) : 0.0;
+  return 1.0 + instance_.config->backlog_weight * batches;
+}
+
 double Packing::gain(std::uint32_t request) const {
   const auto task = instance_.waiting[request].task;
   if (instance_.config->gain_model == GainModel::service) {
-    return instance_.tasks[task].age_factor * instance_.waiting[request].service_s;
+    return instance_.tasks[task].age_factor * instance_.waiting[request].service_s *
+           backlog(instance_.waiting[request].agent);
   }
   return instance_.tasks[task].age_factor * (expected_path(task, std::nullopt) - expected_path(task, request));
 }

@@ -173,6 +173,7 @@ Config random_service_config(Random& random) {
   config.gain_model = GainModel::service;
   config.admit_order = AdmitOrder::arrival;
   config.overtake_limit = random.chance(0.6) ? 2.0 : 0.0;
+  config.backlog_weight = random.chance(0.5) ? random.quarters(8) : 0.0;
   config.move_weight = random.chance(0.5) ? config.move_weight : 0.0;
   return config;
 }
