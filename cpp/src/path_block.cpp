@@ -167,18 +167,18 @@ double PathBlock::expected_paths(std::span<const double> reduction, std::span<co
 void PathBlock::gains_of_subsets(std::span<const double> reduction, std::vector<double>& gains,
                                  PathScratch& scratch) const {
   const std::size_t columns = outcomes_.residual.columns();
-  const std::size_t count = reducible_.size();
-  double* lengths = scratch.values((count + 1) * columns);
-  double* least = lengths + count * columns;
+  const std::size_t ranks = reducible_.size();
+  double* lengths = scratch.values((ranks + 1) * columns);
+  double* least = lengths + ranks * columns;
   std::copy_n(others_[0], columns, least);
-  for (std::size_t index = 0; index < count; ++index) {
+  for (std::size_t index = 0; index < ranks; ++index) {
     const double* residual = outcomes_.residual[reducible_[index]];
     raise_path(least, residual, reduction[index], below(index), columns);
     add_tagged(lengths + index * columns, residual, below(index), std::uint64_t{1} << index, columns);
   }
-  sort_columns(lengths, count, columns);
-  gains.assign(std::size_t{1} << count, 0.0);
-  credit_falls(gains.data(), lengths, count, outcomes_.weights.data(), least, columns);
+  sort_columns(lengths, ranks, columns);
+  gains.assign(std::size_t{1} << ranks, 0.0);
+  credit_falls(gains.data(), lengths, ranks, outcomes_.weights.data(), least, columns);
   sum_over_subsets(gains.data(), gains.size());
   for (double& gain : gains) {
     gain /= outcomes_.total_weight;

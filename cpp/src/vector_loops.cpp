@@ -18,6 +18,67 @@ namespace {
 
 constexpr std::uint64_t kAllTags = (std::uint64_t{1} << kTags) - 1;
 
+/// credit_falls() of so many columns.
+template <std::size_t kColumns>
+[[gnu::always_inline]] inline void credit_falls_of(double* __restrict gains, const double* __restrict lengths,
+                                                   std::size_t ranks, const double* __restrict weights,
+                                                   const double* __restrict least, std::size_t stride) {
+  std::array<double, kColumns> above;          // NOLINT(cppcoreguidelines-pro-type-member-init)
+  std::array<double, kColumns> falls;          // NOLINT(cppcoreguidelines-pro-type-member-init)
+  std::array<std::uint64_t, kColumns> longer;  // NOLINT(cppcoreguidelines-pro-type-member-init)
+  for (std::size_t k = 0; k < kColumns; ++k) {
+    above[k] = std::max(lengths[k], least[k]);
+    longer[k] = 0;
+  }
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const double* __restrict length = lengths + rank * stride;
+    const double* __restrict next = rank + 1 < ranks ? length + stride : least;
+    for (std::size_t k = 0; k < kColumns; ++k) {
+      longer[k] |= std::bit_cast<std::uint64_t>(length[k]) & kAllTags;
+    }
+    for (std::size_t k = 0; k < kColumns; ++k) {
+      const double below = std::max(next[k], least[k]);
+      falls[k] = weights[k] * (above[k] - below);
+      above[k] = below;
+    }
+    for (std::size_t k = 0; k < kColumns; k += 4) {
+      for (std::size_t lane = k; lane < k + 4; ++lane) {
+        gains[longer[lane]] += falls[lane];
+      }
+    }
+  }
+}
+
+/// raise_to_smaller_sets() by one bit.
+[[gnu::always_inline]] inline void raise_by_one(double* values, std::size_t sets, std::size_t bit) {
+  for (std::size_t begin = 0; begin < sets; begin += 2 * bit) {
+    const double* __restrict without = values + 4 * begin;
+    double* __restrict with = values + 4 * (begin + bit);
+    for (std::size_t k = 0; k < 4 * bit; ++k) {
+      with[k] = std::max(with[k], without[k]);
+    }
+  }
+}
+
+/// By two bits at once.
+[[gnu::always_inline]] inline void raise_by_two(double* values, std::size_t sets, std::size_t low, std::size_t high) {
+  for (std::size_t outer = 0; outer < sets; outer += 2 * high) {
+    for (std::size_t inner = outer; inner < outer + high; inner += 2 * low) {
+      const double* __restrict none = values + 4 * inner;
+      double* __restrict lower = values + 4 * (inner + low);
+      double* __restrict higher = values + 4 * (inner + high);
+      double* __restrict both = values + 4 * (inner + high + low);
+      for (std::size_t k = 0; k < 4 * low; ++k) {
+        const double with_lower = std::max(lower[k], none[k]);
+        const double with_higher = std::max(both[k], higher[k]);
+        both[k] = std::max(with_higher, with_lower);
+        lower[k] = with_lower;
+        higher[k] = std::max(higher[k], none[k]);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 TOPAS_EVERY_WIDTH void raise_path(double* __restrict path, const double* __restrict residual, double reduction,
@@ -129,47 +190,16 @@ TOPAS_EVERY_WIDTH void add_tagged(double* __restrict sums, const double* __restr
   }
 }
 
-/// credit_falls() of so many columns.
-template <std::size_t kColumns>
-[[gnu::always_inline]] inline void credit_falls_of(double* __restrict gains, const double* __restrict lengths,
-                                                   std::size_t ranks, const double* __restrict weights,
-                                                   const double* __restrict least, std::size_t stride) {
-  std::array<double, kColumns> above;          // NOLINT(cppcoreguidelines-pro-type-member-init)
-  std::array<double, kColumns> falls;          // NOLINT(cppcoreguidelines-pro-type-member-init)
-  std::array<std::uint64_t, kColumns> longer;  // NOLINT(cppcoreguidelines-pro-type-member-init)
-  for (std::size_t k = 0; k < kColumns; ++k) {
-    above[k] = std::max(lengths[k], least[k]);
-    longer[k] = 0;
-  }
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    const double* __restrict length = lengths + rank * stride;
-    const double* __restrict next = rank + 1 < ranks ? length + stride : least;
-    for (std::size_t k = 0; k < kColumns; ++k) {
-      longer[k] |= std::bit_cast<std::uint64_t>(length[k]) & kAllTags;
-    }
-    for (std::size_t k = 0; k < kColumns; ++k) {
-      const double below = std::max(next[k], least[k]);
-      falls[k] = weights[k] * (above[k] - below);
-      above[k] = below;
-    }
-    for (std::size_t k = 0; k < kColumns; k += 4) {
-      for (std::size_t lane = k; lane < k + 4; ++lane) {
-        gains[longer[lane]] += falls[lane];
-      }
-    }
-  }
-}
-
 TOPAS_EVERY_WIDTH void credit_falls(double* gains, const double* lengths, std::size_t ranks, const double* weights,
-                                    const double* least, std::size_t count) {
+                                    const double* least, std::size_t columns) {
   constexpr std::size_t kMany = 32;
   constexpr std::size_t kFew = 8;
   std::size_t at = 0;
-  for (; at + kMany <= count; at += kMany) {
-    credit_falls_of<kMany>(gains, lengths + at, ranks, weights + at, least + at, count);
+  for (; at + kMany <= columns; at += kMany) {
+    credit_falls_of<kMany>(gains, lengths + at, ranks, weights + at, least + at, columns);
   }
-  for (; at < count; at += kFew) {
-    credit_falls_of<kFew>(gains, lengths + at, ranks, weights + at, least + at, count);
+  for (; at < columns; at += kFew) {
+    credit_falls_of<kFew>(gains, lengths + at, ranks, weights + at, least + at, columns);
   }
 }
 
@@ -220,31 +250,15 @@ TOPAS_EVERY_WIDTH void leave_of_gains(double* __restrict worth, const double* __
 }
 
 TOPAS_EVERY_WIDTH void raise_to_smaller_sets(double* values, std::size_t sets, std::size_t bits) {
-  const auto raise_by_one = [](double* __restrict with, const double* __restrict without, std::size_t count) {
-    for (std::size_t k = 0; k < 4 * count; ++k) {
-      with[k] = std::max(with[k], without[k]);
-    }
-  };
   while (bits != 0) {
     const std::size_t low = bits & (~bits + 1);
-    const std::size_t high = (bits ^ low) & (~(bits ^ low) + 1);  // two at once
-    bits ^= low | high;
-    for (std::size_t outer = 0; high != 0 && outer < sets; outer += 2 * high) {
-      for (std::size_t inner = outer; inner < outer + high; inner += 2 * low) {
-        const double* __restrict none = values + 4 * inner;
-        double* __restrict lower = values + 4 * (inner + low);
-        double* __restrict higher = values + 4 * (inner + high);
-        double* __restrict both = values + 4 * (inner + high + low);
-        for (std::size_t k = 0; k < 4 * low; ++k) {
-          const double with_lower = std::max(lower[k], none[k]);
-          both[k] = std::max(std::max(both[k], higher[k]), with_lower);
-          lower[k] = with_lower;
-          higher[k] = std::max(higher[k], none[k]);
-        }
-      }
-    }
-    for (std::size_t begin = 0; high == 0 && begin < sets; begin += 2 * low) {
-      raise_by_one(values + 4 * (begin + low), values + 4 * begin, low);
+    bits ^= low;
+    const std::size_t high = bits & (~bits + 1);
+    bits ^= high;
+    if (high != 0) {
+      raise_by_two(values, sets, low, high);
+    } else {
+      raise_by_one(values, sets, low);
     }
   }
 }

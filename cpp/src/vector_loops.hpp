@@ -55,7 +55,7 @@ void add_tagged(double* sums, const double* left, const double* right, std::uint
 /// least[k] falls from one row's value to the next one's, or behind the last to least[k], gains[set] += weights[k]
 /// times that fall, for the set of the tags down to that row.
 void credit_falls(double* gains, const double* lengths, std::size_t ranks, const double* weights, const double* least,
-                  std::size_t count);
+                  std::size_t columns);
 
 /// From a value of each of `sets` sets to the sum over its subsets.
 void sum_over_subsets(double* values, std::size_t sets);
