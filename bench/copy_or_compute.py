@@ -2,7 +2,7 @@
 
     .venv-sglang/bin/python bench/copy_or_compute.py [--json OUT] [--tokens N ...]
 
-On a CPU, in a stock SGLang scheduler in this process (tests/sglang) with a random Qwen2 of 27 M
+On a CPU, in a stock SGLang scheduler in this process (tests/sglang) with a random Qwen2 of 28 M
 parameters: requests of one prompt of N tokens are served, each once with nothing of it in the
 radix tree and once with all of it there; then its KV is copied out of the engine's pool and back
 into other slots, and compared bit for bit. Times are medians.
@@ -49,14 +49,14 @@ class Copies:
         from topas.sglang.prefixes import KvBuffers, PrefixStore
 
         self._engine = engine
-        pool = engine.scheduler.token_to_kv_pool_allocator
-        self._allocator = pool
-        self._buffers = KvBuffers.of_pool(pool.get_kvcache())
+        self._allocator = engine.scheduler.token_to_kv_pool_allocator
+        buffers = KvBuffers.of_pool(self._allocator.get_kvcache())
+        self.bytes_per_token = buffers.bytes_per_token
         self._store = PrefixStore(
-            self._buffers, host_bytes=2 * tokens * self._buffers.bytes_per_token, page_size=1
+            buffers, host_bytes=2 * tokens * self.bytes_per_token, page_size=1
         )
 
-    def measure(self, prompt: list[int]) -> dict[str, float]:
+    def measure(self, prompt: list[int]) -> dict[str, Any]:
         """Out of the slots of a prompt that is in the tree, and into others."""
         store, slots = self._store, self._engine.cached_slots(prompt)
         store.place("prefix", prompt[: len(slots)], slots)
@@ -104,11 +104,13 @@ def measure(model: str, tokens: int, rounds: int) -> dict[str, Any]:
                 cached.append(again_s)
                 copied.append(moved)
             engine.scheduler.flush_cache()
-        bytes_per_token = copies._buffers.bytes_per_token
         copies.close()
-    row: dict[str, Any] = {"tokens": tokens, "mib": tokens * bytes_per_token / 2**20}
-    row |= {"computed_ms": 1e3 * statistics.median(computed)}
-    row |= {"cached_ms": 1e3 * statistics.median(cached)}
+    row: dict[str, Any] = {
+        "tokens": tokens,
+        "mib": tokens * copies.bytes_per_token / 2**20,
+        "computed_ms": 1e3 * statistics.median(computed),
+        "cached_ms": 1e3 * statistics.median(cached),
+    }
     for name in ("load", "save"):
         row[f"{name}_ms"] = 1e3 * statistics.median(one[f"{name}_s"] for one in copied)
     row["exact"] = all(one["exact"] and one["tokens"] == tokens for one in copied)

@@ -147,8 +147,8 @@ class Config:
     backlog_weight : float
         ν, at least 0: where gains are services they are multiplied by 1 + ν · (reservations of all
         requests of the agent over the room that its prefix leaves), so that a prefix which few
-        requests want waits for more of them (docs/specification.md, section 7). 0: off. No effect
-        under ``gain_model`` ``path``.
+        requests want waits for more of them (SPEC section 7). 0: off. No effect under
+        ``gain_model`` ``path``.
     reserve_limit : float
         η: where the earliest waiting task is older than η times the larger of H_age and the mean
         age of the other waiting requests' tasks, room is kept for its request until that fits; at

@@ -103,7 +103,8 @@ TEST(SetBound, ByArrivalItTellsWhatPackingFinds) {
       }
       ASSERT_GE(upper, allocation.score) << "round " << round;
       if (config.move_weight == 0.0) {
-        ASSERT_LE(upper, allocation.score + 1e-5) << "round " << round;
+        const double rounding = config.backlog_weight == 0.0 ? 1e-6 : 1e-5;  // of larger scores
+        ASSERT_LE(upper, allocation.score + rounding) << "round " << round;
       }
     }
   }
