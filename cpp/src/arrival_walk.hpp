@@ -31,8 +31,10 @@ class ArrivalWalk {
   /// The set that the next ones are told by.
   void start_from(std::span<const std::uint32_t> members);
   /// What is gained, up to rounding, by all that the set of start_from() admits with these agents toggled; none where
-  /// an agent is left without a request. The set must be feasible as SetBound sees it.
-  [[nodiscard]] std::optional<double> gain_with_toggled(std::span<const std::uint32_t> agents, const Room& room);
+  /// an agent is left without a request, or where it is less than `enough`. The set must be feasible as SetBound sees
+  /// it.
+  [[nodiscard]] std::optional<double> gain_with_toggled(std::span<const std::uint32_t> agents, const Room& room,
+                                                        double enough);
 
  private:
   static constexpr std::size_t kClasses = 16;
@@ -44,6 +46,11 @@ class ArrivalWalk {
     bool idle = false;     ///< its agent has no running request
     bool overdue = false;  ///< nothing overtakes it
   };
+  /// The most that places from some word on gain.
+  struct Most {
+    double each = 0.0;
+    double for_token = 0.0;
+  };
   /// How far a walk has come.
   struct Walk {
     Room room;
@@ -51,27 +58,39 @@ class ArrivalWalk {
     const std::uint64_t* small = nullptr;  ///< places that are not far too large for a covered agent
     const std::uint64_t* other = nullptr;  ///< and those to be looked at in any case
     double gain = 0.0;
-    bool ended = false;  ///< nothing more is admitted
+    double by_covering = 0.0;  ///< the most that the first requests of uncovered agents gain
+    bool ended = false;        ///< nothing more is admitted
   };
 
   void classify_sizes();
   [[nodiscard]] std::size_t class_of(std::int64_t kv_tokens) const noexcept;
+  void see_most();
   void see_room(Walk& walk) const noexcept;
+  [[nodiscard]] double most_left(const Walk& walk, std::size_t word) const noexcept;
   void toggle(std::uint32_t agent, std::vector<std::uint64_t>& places) const noexcept;
-  void walk_word(std::size_t word, Walk& walk);
+  [[nodiscard]] const std::uint64_t* places_of(std::uint32_t agent) const noexcept {
+    return of_agent_.data() + agent * words_;
+  }
+  [[nodiscard]] Walk start(std::span<const std::uint32_t> agents, const Room& room);
+  void walk_word(std::size_t word, std::uint64_t open, Walk& walk);
   [[nodiscard]] bool admit(const Place& place, Walk& walk);
 
   const Instance& instance_;
   std::vector<Place> places_;
   std::size_t words_;                           // of a set of places
   std::vector<std::uint64_t> of_agent_;         // places of each agent
+  std::vector<std::uint64_t> none_;             // no places
   std::vector<std::uint64_t> overdue_;          // places that nothing may overtake
   std::vector<std::uint64_t> idle_or_overdue_;  // and those of agents without a running request
   std::array<std::int64_t, kClasses> limit_{};  // of each class of sizes: its largest reservation
   std::vector<std::uint64_t> up_to_;            // of each class: places of the reservations up to its limit
   std::int64_t least_ = 0;                      // the smallest reservation
-  std::vector<std::uint64_t> base_;             // open places of the set that is started from
-  std::vector<std::uint64_t> open_;             // of the set being walked
+  std::vector<Most> most_from_;                 // of each word
+  std::vector<double> by_covering_;             // of each idle agent: the most that a request gains
+  std::vector<std::uint8_t> inside_;            // of each agent: in the set that is started from
+  double base_by_covering_ = 0.0;               // of that set
+  std::vector<std::uint64_t> base_;             // its open places
+  std::vector<std::uint64_t> open_;             // of the set being walked, where it differs by more than two agents
   std::vector<std::uint32_t> covered_;          // of each agent: the last walk that covered it
   std::uint32_t walks_ = 0;
 };

@@ -33,31 +33,52 @@ GreedyPack::GreedyPack(const Instance& instance)
   emissions_.reserve(kUsual);
   rank_waiting();
   bound_gains();
+  completions_ = kept_completions_;
 }
 
-/// Orders the waiting requests; those whose task has running requests that may count as completed are left for each set
-/// to look at.
+/// Orders the waiting requests, the densest first, ties by precedes(); by arrival all tie. Those whose task has running
+/// requests that count as completed stand where they do while all of these are kept.
 void GreedyPack::rank_waiting() {
   std::vector<Ranked> ranked;
   ranked.reserve(instance_.waiting.size());
-  unranked_of_.reserve(instance_.agents.size());
-  for (const AgentView& agent : instance_.agents) {
-    const auto first_unranked = static_cast<std::uint32_t>(unranked_.size());
-    for (auto at = agent.waiting.begin; at < agent.waiting.end; ++at) {
-      const RequestView& request = instance_.waiting[at];
-      if (depends_on_running(request.task) && !in_turn()) {
-        unranked_.push_back(at);
-      } else {
-        ranked.push_back({option_alone(at), request.agent, 0, request.kv_tokens});
-      }
+  const auto add = [this, &ranked](const Option& option) {
+    const RequestView& request = instance_.waiting[option.request];
+    ranked.push_back({option, instance_.tasks[request.task].arrival, request.agent, 0, request.kv_tokens});
+  };
+  std::vector<std::uint32_t> dependent;
+  for (std::uint32_t at = 0; at < instance_.waiting.size(); ++at) {
+    if (depends_on_running(instance_.waiting[at].task) && !in_turn()) {
+      dependent.push_back(at);
+    } else {
+      add(option_alone(at));
     }
-    unranked_of_.push_back({first_unranked, static_cast<std::uint32_t>(unranked_.size())});
   }
-  std::sort(ranked.begin(), ranked.end(), [this](const Ranked& a, const Ranked& b) {
-    return !in_turn() && a.option.density != b.option.density ? a.option.density > b.option.density
-                                                              : precedes(a.option, b.option);
+  complete_running();
+  for (const auto at : dependent) {
+    add(option_of(at));
+  }
+  kept_completions_.assign(completions_.size(), 0);
+  kept_completions_.swap(completions_);
+  std::sort(ranked.begin(), ranked.end(), [this, by_arrival = in_turn()](const Ranked& a, const Ranked& b) {
+    if (a.option.density != b.option.density && !by_arrival) {
+      return a.option.density > b.option.density;
+    }
+    return a.arrival != b.arrival ? a.arrival < b.arrival : precedes(a.option, b.option);
   });
   order_.assign(std::move(ranked), instance_.agents.size(), instance_.waiting.size());
+}
+
+/// With count_running, the running requests count as hypothetically completed while they are kept (SPEC section 6).
+void GreedyPack::complete_running() {
+  if (!instance_.config->count_running || instance_.gains_are_services()) {
+    return;
+  }
+  for (const RequestView& request : instance_.running) {
+    set_bit(completions(instance_.tasks[request.task]), request.bit, true);
+    if (runners_.empty() || runners_.back() != request.agent) {
+      runners_.push_back(request.agent);  // they are by agent
+    }
+  }
 }
 
 /// Without siblings the marginal is the same in every set. With them it is at most what the request takes off its
@@ -116,20 +137,17 @@ Allocation GreedyPack::pack(std::span<const std::uint32_t> members) {
   }
   score_.start(members, inside_);
   clear_tasks();
-  complete_running();
-  order_.open(members);
+  undo_preempted();
+  open_order(members);
   first_ = 0;
   ended_ = false;
-  list_loose(members);
+  list_loose();
   emissions_.clear();
-  if (uncovered_count_ == 0) {
-    emissions_.push_back({0, score_.terms()});
-  }
+  highest_ = -std::numeric_limits<double>::infinity();
+  emit();
   for (auto choice = best_option(); choice.found; choice = best_option()) {
     admit(choice);
-    if (uncovered_count_ == 0) {
-      emissions_.push_back({static_cast<std::uint32_t>(admissions_.size()), score_.terms()});
-    }
+    emit();
   }
   choose_emission(out);
   return out;
@@ -180,8 +198,8 @@ bool GreedyPack::cover(std::span<const std::uint32_t> members) {
 
 void GreedyPack::clear_tasks() {
   for (const auto task : touched_) {
-    const auto set = completions(instance_.tasks[task]);
-    std::fill(set.begin(), set.end(), 0);
+    const TaskView& view = instance_.tasks[task];
+    std::copy_n(kept_completions_.begin() + view.first_word, view.words, completions(view).begin());
     represented_[task] = 0;
   }
   touched_.clear();
@@ -194,24 +212,38 @@ void GreedyPack::complete(const RequestView& request) {
   touched_.push_back(request.task);
 }
 
-/// With count_running, the kept requests count as hypothetically completed (SPEC section 6).
-void GreedyPack::complete_running() {
-  if (!instance_.config->count_running || instance_.gains_are_services()) {
-    return;
-  }
-  for (const RequestView& request : instance_.running) {
-    if (inside_[request.agent] != 0) {
-      complete(request);
+/// The requests that are preempted do not count as completed; touches their tasks.
+void GreedyPack::undo_preempted() {
+  for (const auto agent : runners_) {
+    const Range running = instance_.agents[agent].running;
+    for (auto at = running.begin; inside_[agent] == 0 && at < running.end; ++at) {
+      const RequestView& request = instance_.running[at];
+      set_bit(completions(instance_.tasks[request.task]), request.bit, false);
+      touched_.push_back(request.task);
     }
   }
 }
 
-void GreedyPack::list_loose(std::span<const std::uint32_t> members) {
-  loose_.clear();
+/// Uncovered agents may take what is reserved for them beyond what others may.
+void GreedyPack::open_order(std::span<const std::uint32_t> members) {
+  order_.open(members);
   for (const auto member : members) {
-    const Range unranked = unranked_of_[member];
-    for (auto at = unranked.begin; at < unranked.end; ++at) {
-      loose_.push_back(option_of(unranked_[at]));
+    if (uncovered_[member] != 0) {
+      order_.favour_or_not(member);
+    }
+  }
+}
+
+/// Requests beside preempted ones leave the order, where they stand as if these were kept; no others are touched yet.
+void GreedyPack::list_loose() {
+  loose_.clear();
+  for (const auto task : touched_) {
+    const Range range = instance_.tasks[task].waiting;
+    for (auto at = range.begin; !in_turn() && at < range.end; ++at) {
+      const std::uint32_t request = instance_.waiting_of_tasks[at];
+      if (order_.close(request)) {
+        loose_.push_back(option_of(request));
+      }
     }
   }
 }
@@ -286,9 +318,9 @@ bool GreedyPack::fits(const RequestView& request) const noexcept {
 
 /// The first place from here on that is open and fits.
 std::uint32_t GreedyPack::next_fitting(std::uint32_t place) const {
-  const std::int64_t most = slots_ < 1 ? -1 : room_;
+  const std::int64_t most = slots_ - uncovered_count_ < 1 ? -1 : room_ - uncovered_kv_;
   if (uncovered_count_ == 0) {
-    return order_.next(place, most, [](const Ranked&) { return true; });
+    return order_.next(place, most);
   }
   return order_.next(place, most, [this](const Ranked& ranked) { return ranked.kv_tokens <= room_for(ranked.agent); });
 }
@@ -385,7 +417,9 @@ void GreedyPack::admit(const Choice& choice) {
   --slots_;
   if (uncovered_[request.agent] != 0) {
     uncovered_[request.agent] = 0;
-    --uncovered_count_;
+    if (--uncovered_count_ > 0) {
+      order_.favour_or_not(request.agent);
+    }
     uncovered_kv_ -= instance_.agents[request.agent].least_waiting_kv;
   }
   if (choice.loose < loose_.size()) {
@@ -411,9 +445,6 @@ void GreedyPack::loosen_task(std::uint32_t task) {
       option = option_of(option.request, before);
     }
   }
-  if (depends_on_running(task)) {
-    return;  // all of them were loose from the start
-  }
   for (auto at = range.begin; at < range.end; ++at) {
     const std::uint32_t request = instance_.waiting_of_tasks[at];
     if (order_.close(request) && fits(instance_.waiting[request])) {
@@ -422,28 +453,34 @@ void GreedyPack::loosen_task(std::uint32_t task) {
   }
 }
 
+/// What is admitted so far is an allocation if each agent has a request.
+void GreedyPack::emit() {
+  if (uncovered_count_ == 0) {
+    const Terms& terms = score_.terms();
+    emissions_.push_back({static_cast<std::uint32_t>(admissions_.size()), terms.score(), terms.admit, terms.move});
+    highest_ = std::max(highest_, emissions_.back().score);
+  }
+}
+
 /// The highest score emitted; of those that tie with it, the fullest.
 void GreedyPack::choose_emission(Allocation& out) const {
   if (emissions_.empty()) {
     return;
   }
-  double highest = -std::numeric_limits<double>::infinity();
-  for (const Emission& emission : emissions_) {
-    highest = std::max(highest, emission.terms.score());
-  }
   const auto best = std::find_if(emissions_.rbegin(), emissions_.rend(),
-                                 [highest](const Emission& emission) { return tie(emission.terms.score(), highest); });
+                                 [this](const Emission& emission) { return tie(emission.score, highest_); });
   out.feasible = true;
-  out.score = best->terms.score();
+  out.score = best->score;
   out.admitted = best->admitted;
-  out.terms = best->terms;
+  out.terms = score_.terms();
+  out.terms.admit = best->admit;
+  out.terms.move = best->move;
 }
 
 double GreedyPack::density_left() const {
   constexpr auto kAny = std::numeric_limits<std::int64_t>::max();
   double densest = 0.0;
-  const auto all = [](const Ranked&) { return true; };
-  for (auto place = order_.next(0, kAny, all); place < order_.size(); place = order_.next(place + 1, kAny, all)) {
+  for (auto place = order_.next(0, kAny); place < order_.size(); place = order_.next(place + 1, kAny)) {
     densest = std::max(densest, order_[place].option.density);
     if (!in_turn()) {
       break;  // it comes first
@@ -467,7 +504,7 @@ double GreedyPack::density_after(std::int64_t tokens) const noexcept {
 
 double GreedyPack::gain_after(std::uint32_t request, std::uint32_t admitted) {
   clear_tasks();
-  complete_running();
+  undo_preempted();
   for (std::uint32_t at = 0; at < admitted; ++at) {
     complete(instance_.waiting[admissions_[at].request]);
   }

@@ -52,7 +52,7 @@ class GreedyPack {
            (task.waiting.size() > 1 || (instance_.config->count_running && task.running.size() > 0));
   }
 
-  /// The waiting requests in order, but for those whose gains depend on what is kept.
+  /// The waiting requests in order, if all that run is kept.
   [[nodiscard]] const OptionOrder& order() const noexcept { return order_; }
 
   /// Whether requests are admitted by arrival.
@@ -76,7 +76,9 @@ class GreedyPack {
  private:
   struct Emission {
     std::uint32_t admitted = 0;
-    Terms terms;
+    double score = 0.0;
+    double admit = 0.0;  ///< terms of it, as the next one; admissions change no others
+    double move = 0.0;
   };
   /// The best option so far, a ranked or a loose one.
   struct Choice {
@@ -92,6 +94,7 @@ class GreedyPack {
   };
 
   void rank_waiting();
+  void complete_running();
   /// Whether what requests of the task gain depends on which running ones are kept.
   [[nodiscard]] bool depends_on_running(std::uint32_t task) const noexcept {
     return instance_.config->count_running && !instance_.gains_are_services() &&
@@ -102,8 +105,9 @@ class GreedyPack {
   [[nodiscard]] bool start(std::span<const std::uint32_t> members, Allocation& out);
   [[nodiscard]] bool cover(std::span<const std::uint32_t> members);
   void clear_tasks();
-  void complete_running();
-  void list_loose(std::span<const std::uint32_t> members);
+  void undo_preempted();
+  void open_order(std::span<const std::uint32_t> members);
+  void list_loose();
   [[nodiscard]] std::int64_t room_for(std::uint32_t agent) const noexcept;
   [[nodiscard]] bool fits(const RequestView& request) const noexcept;
   [[nodiscard]] std::uint32_t next_fitting(std::uint32_t place) const;
@@ -125,6 +129,7 @@ class GreedyPack {
   [[nodiscard]] std::span<std::uint64_t> completions(const TaskView& task) noexcept {
     return {completions_.data() + task.first_word, task.words};
   }
+  void emit();
   void choose_emission(Allocation& out) const;
   [[nodiscard]] std::optional<std::uint32_t> most_wanted();
   [[nodiscard]] double demand(std::uint32_t agent);
@@ -135,11 +140,11 @@ class GreedyPack {
   PathScratch scratch_;
 
   // Of the instance.
-  OptionOrder order_;                    // of the waiting requests that are not unranked
-  std::vector<std::uint32_t> unranked_;  // waiting requests whose marginal depends on what is kept
-  std::vector<Range> unranked_of_;       // of each agent
-  std::vector<double> most_gain_;        // of each waiting request
-  std::vector<double> most_gain_of_;     // of each task
+  OptionOrder order_;                            // of the waiting requests, if all that run is kept
+  std::vector<std::uint64_t> kept_completions_;  // hypothetical completions of each task then
+  std::vector<std::uint32_t> runners_;           // agents whose running requests are among them
+  std::vector<double> most_gain_;                // of each waiting request
+  std::vector<double> most_gain_of_;             // of each task
 
   // Of the set being packed.
   std::vector<std::uint8_t> inside_;     // of each agent: in the set
@@ -156,6 +161,7 @@ class GreedyPack {
   std::vector<Option> loose_;               // options whose marginal is their own
   std::vector<Admission> admissions_;
   std::vector<Emission> emissions_;
+  double highest_ = 0.0;            // score emitted
   std::vector<Wanted> candidates_;  // scratch of most_wanted()
 };
 

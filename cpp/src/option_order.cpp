@@ -8,6 +8,7 @@ namespace topas::detail {
 void OptionOrder::assign(std::vector<Ranked> ranked, std::size_t agents, std::size_t requests) {
   ranked_ = std::move(ranked);
   open_.assign(ranked_.size() / 64 + 1, 0);
+  favoured_ = open_;
   opened_.clear();
   closed_.clear();
   mark_runs();
@@ -58,24 +59,19 @@ void OptionOrder::classify_sizes() {
   }
 }
 
-std::size_t OptionOrder::class_of(std::int64_t kv_tokens) noexcept {
-  const auto tokens = static_cast<std::uint64_t>(kv_tokens);
-  const auto doublings = std::max<std::size_t>(std::bit_width(tokens), 4) - 4;
-  return doublings * 8 + static_cast<std::size_t>(tokens >> doublings);
-}
-
 void OptionOrder::open(std::span<const std::uint32_t> members) {
   for (const auto place : closed_) {
     open_[place / 64] |= bit(place);
   }
   closed_.clear();
+  std::fill(favoured_.begin(), favoured_.end(), 0);
   auto before = opened_.begin();
   auto now = members.begin();
   while (before != opened_.end() || now != members.end()) {
     if (now == members.end() || (before != opened_.end() && *before < *now)) {
-      toggle(*before++);
+      toggle(*before++, open_);
     } else if (before == opened_.end() || *now < *before) {
-      toggle(*now++);
+      toggle(*now++, open_);
     } else {
       ++before;
       ++now;
@@ -86,13 +82,13 @@ void OptionOrder::open(std::span<const std::uint32_t> members) {
 
 void OptionOrder::include(std::uint32_t agent) {
   opened_.insert(std::upper_bound(opened_.begin(), opened_.end(), agent), agent);
-  toggle(agent);
+  toggle(agent, open_);
 }
 
-void OptionOrder::toggle(std::uint32_t agent) noexcept {
+void OptionOrder::toggle(std::uint32_t agent, std::vector<std::uint64_t>& places) const noexcept {
   const Range range = places_of_[agent];
   for (auto at = range.begin; at < range.end; ++at) {
-    open_[places_[at] / 64] ^= bit(places_[at]);
+    places[places_[at] / 64] ^= bit(places_[at]);
   }
 }
 

@@ -149,7 +149,9 @@ void PrefixSearch::rank_listed(const PrefixSet& base, Toggle toggle, double bar)
     bound_.start_from(base);
     for (Listed& listed : listed_) {
       (this->*toggle)(listed.key);
-      listed.upper = std::min(listed.upper, bound_.tighter_upper(toggled_));
+      const SetBound::Told told = bound_.tighter(toggled_, bar);
+      listed.upper = std::min(listed.upper, told.upper);
+      bar = std::max(bar, told.lower);
     }
     pruned_ += std::erase_if(listed_, [bar](const Listed& listed) { return listed.upper < bar; });
   }

@@ -23,6 +23,7 @@ SetBound::SetBound(const Instance& instance, const GreedyPack& pack, double dens
       pack_(pack),
       capacity_(instance.config->kv_capacity_tokens),
       prices_(choose_prices(instance, pack, density)),
+      moves_are_told_(instance.config->move_model == MoveModel::once),
       apart_(instance.agents.size(), Worth{}) {
   agents_.reserve(instance.agents.size());
   for (const AgentView& agent : instance.agents) {
@@ -38,6 +39,7 @@ SetBound::SetBound(const Instance& instance, const GreedyPack& pack, double dens
     sums.moved_tokens = agent.resident ? -agent.prefix_tokens : sums.incoming * agent.prefix_tokens;
     sums.fixed = agent.reuse + agent.redo + agent.revoke;
     preempted_ += agent.redo + agent.revoke;
+    moves_are_told_ = moves_are_told_ && (agent.resident || !covered);
   }
   for (const auto task : instance.waiting_tasks) {
     add_worth(task);
@@ -129,7 +131,7 @@ void SetBound::start_from(std::span<const std::uint32_t> members) {
   joint_->start_from(members);
 }
 
-double SetBound::tighter_upper(std::span<const std::uint32_t> toggled) {
+SetBound::Told SetBound::tighter(std::span<const std::uint32_t> toggled, double bar) {
   Sums set = base_;
   for (const auto agent : toggled) {
     if (inside_[agent] != 0) {
@@ -138,13 +140,26 @@ double SetBound::tighter_upper(std::span<const std::uint32_t> toggled) {
       set += agents_[agent];
     }
   }
-  return walk_ ? walked_upper(*walk_, set, toggled) : upper(set, joint_->with_toggled(toggled), size_ + joint_->size());
+  return walk_ ? walked(*walk_, set, toggled, bar)
+               : Told{upper(set, joint_->with_toggled(toggled), size_ + joint_->size())};
 }
 
-double SetBound::walked_upper(ArrivalWalk& walk, const Sums& set, std::span<const std::uint32_t> toggled) const {
-  const auto gains = walk.gain_with_toggled(toggled, {capacity_ - set.tokens - set.cover_tokens,
-                                                      instance_.slots_beside(set.kept) - set.uncovered, set.uncovered});
-  return gains ? with_charges(set, *gains, size_) : -std::numeric_limits<double>::infinity();
+SetBound::Told SetBound::walked(ArrivalWalk& walk, const Sums& set, std::span<const std::uint32_t> toggled,
+                                double bar) const {
+  const ArrivalWalk::Room room{capacity_ - set.tokens - set.cover_tokens,
+                               instance_.slots_beside(set.kept) - set.uncovered, set.uncovered};
+  const double others = set.fixed - preempted_ - moving(set);
+  const double summands = std::abs(bar) + std::abs(set.fixed) + preempted_ + moving(set);
+  const double enough = bar - others - kSlack * (1.0 + 2.0 * summands) - kRounding * size_;
+  const auto gains = walk.gain_with_toggled(toggled, room, enough);
+  if (!gains) {
+    return {-std::numeric_limits<double>::infinity()};
+  }
+  Told told{with_charges(set, *gains, size_)};
+  if (moves_are_told_ || instance_.config->move_weight == 0.0) {
+    told.lower = 2.0 * (*gains + others) - told.upper;  // it is as far above what packing finds, at most, as below
+  }
+  return told;
 }
 
 double SetBound::upper(const Sums& set, const Worth& worth, double size) const noexcept {
@@ -158,15 +173,21 @@ double SetBound::upper(const Sums& set, const Worth& worth, double size) const n
   return with_charges(set, least, size);
 }
 
-/// The score with so much gained, at least, for moving costs the least that it may.
-double SetBound::with_charges(const Sums& set, double gains, double size) const noexcept {
+/// What moving prefixes costs at least; all of it where it is paid for once.
+double SetBound::moving(const Sums& set) const noexcept {
   const bool once = instance_.config->move_model == MoveModel::once;
-  double move = 0.0;
-  if (once || set.incoming > 0) {  // one is admitted for each that comes in, so at least one task waits
-    const std::int64_t idle = once ? instance_.idle_resident_tokens : 0;
-    const auto moved = static_cast<double>(instance_.resident_tokens - idle + set.moved_tokens);
-    move = instance_.config->move_weight * instance_.seconds_per_token_moved() * moved;
+  if (!once && set.incoming == 0) {
+    return 0.0;
   }
+  // One is admitted for each that comes in, so at least one task waits.
+  const std::int64_t idle = once ? instance_.idle_resident_tokens : 0;
+  const auto moved = static_cast<double>(instance_.resident_tokens - idle + set.moved_tokens);
+  return instance_.config->move_weight * instance_.seconds_per_token_moved() * moved;
+}
+
+/// The score with so much gained, at least.
+double SetBound::with_charges(const Sums& set, double gains, double size) const noexcept {
+  const double move = moving(set);
   const double summands = std::abs(gains) + std::abs(set.fixed) + preempted_ + move;
   const double bound = gains + set.fixed - preempted_ - move + kSlack * (1.0 + summands) + kRounding * size;
   return std::isnan(bound) ? std::numeric_limits<double>::infinity() : bound;

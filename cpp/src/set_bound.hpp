@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -66,28 +67,36 @@ class SetBound {
   [[nodiscard]] bool overflows(const Sums& set) const noexcept { return set.tokens + set.cover_tokens > capacity_; }
   /// At least Phi of the set, by more than values that tie differ.
   [[nodiscard]] double upper(const Sums& set) const noexcept;
-  /// How many sets are better packed than looked at with tighter_upper().
+  /// How many sets are better packed than looked at with tighter().
   [[nodiscard]] std::size_t few() const noexcept;
-  /// Whether tighter_upper() walks: services are admitted by arrival.
+  /// Whether tighter() walks: services are admitted by arrival.
   [[nodiscard]] bool foretells() const noexcept { return instance_.gains_are_services() && pack_.in_turn(); }
-  /// For tighter_upper(): the set that the next ones are told by. Dear at the first call.
+  /// For tighter(): the set that the next ones are told by. Dear at the first call.
   void start_from(std::span<const std::uint32_t> members);
+  /// What is known of the Phi of a set.
+  struct Told {
+    double upper = 0.0;
+    double lower = -std::numeric_limits<double>::infinity();  ///< for the most part nothing
+  };
   /// upper(), much tighter where tasks have siblings, of the set that start_from() named with some agents toggled.
-  /// Where gains are services admitted by arrival it is Phi up to rounding, if moving costs nothing, and minus infinity
-  /// for a set that packing leaves without an emission.
-  [[nodiscard]] double tighter_upper(std::span<const std::uint32_t> toggled);
+  /// Where gains are services admitted by arrival it is Phi up to rounding, if moving is paid for once or costs
+  /// nothing, and minus infinity for a set that packing leaves without an emission, or whose Phi is below `bar`.
+  [[nodiscard]] Told tighter(std::span<const std::uint32_t> toggled, double bar);
 
  private:
   void add_worth(std::uint32_t task);
   [[nodiscard]] Worth worth_of(Range waiting, double together) const noexcept;
   [[nodiscard]] double upper(const Sums& set, const Worth& worth, double size) const noexcept;
-  [[nodiscard]] double walked_upper(ArrivalWalk& walk, const Sums& set, std::span<const std::uint32_t> toggled) const;
+  [[nodiscard]] Told walked(ArrivalWalk& walk, const Sums& set, std::span<const std::uint32_t> toggled,
+                            double bar) const;
+  [[nodiscard]] double moving(const Sums& set) const noexcept;
   [[nodiscard]] double with_charges(const Sums& set, double gains, double size) const noexcept;
 
   const Instance& instance_;
   const GreedyPack& pack_;
   std::int64_t capacity_;
   Prices prices_;
+  bool moves_are_told_;     // moving() is all that they cost
   double size_ = 0.0;       // of all summands: what rounding is relative to
   double preempted_ = 0.0;  // J_redo and J_revoke if all that run are preempted
   std::vector<Sums> agents_;
@@ -96,7 +105,7 @@ class SetBound {
   std::size_t joint_work_ = 0;          // of counting them jointly, in sets of siblings
   std::unique_ptr<JointWorth> joint_;   // once it is asked for, as the next one
   std::optional<ArrivalWalk> walk_;     // instead of it
-  Sums base_;                           // of the set that tighter_upper() goes by
+  Sums base_;                           // of the set that tighter() goes by
   std::vector<std::uint8_t> inside_;    // of each agent: in that set
   PathScratch scratch_;
 };

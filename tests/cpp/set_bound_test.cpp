@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <vector>
 
 #include "prefix_search.hpp"
@@ -64,8 +65,9 @@ TEST(SetBound, IsNeverBelowWhatPackingFinds) {
       }
       ++feasible;
       ASSERT_GE(bound.upper(sums), allocation.score) << "round " << round;
-      ASSERT_GE(bound.tighter_upper(changes), allocation.score) << "round " << round;
-      tighter += bound.tighter_upper(changes) < bound.upper(sums) ? 1U : 0U;
+      const double upper = bound.tighter(changes, allocation.score).upper;
+      ASSERT_GE(upper, allocation.score) << "round " << round;
+      tighter += upper < bound.upper(sums) ? 1U : 0U;
     }
   }
   EXPECT_GT(feasible, 3000U);
@@ -76,6 +78,8 @@ TEST(SetBound, ByArrivalItTellsWhatPackingFinds) {
   Random random(72);
   std::size_t feasible = 0;
   std::size_t without = 0;
+  std::size_t below = 0;  // the bar
+  std::size_t told = 0;
   for (int round = 0; round < 1500; ++round) {
     const Config config = random_service_config(random);
     World world(config);
@@ -94,7 +98,7 @@ TEST(SetBound, ByArrivalItTellsWhatPackingFinds) {
         ASSERT_FALSE(allocation.feasible) << "round " << round;
         continue;
       }
-      const double upper = bound.tighter_upper(changes);
+      const auto [upper, lower] = bound.tighter(changes, -std::numeric_limits<double>::infinity());
       ASSERT_EQ(std::isinf(upper), !allocation.feasible) << "round " << round;
       feasible += allocation.feasible ? 1U : 0U;
       without += allocation.feasible ? 0U : 1U;
@@ -102,6 +106,12 @@ TEST(SetBound, ByArrivalItTellsWhatPackingFinds) {
         continue;
       }
       ASSERT_GE(upper, allocation.score) << "round " << round;
+      ASSERT_LE(lower, allocation.score) << "round " << round;
+      const double bar = allocation.score + random.unit() * std::abs(allocation.score) - 1.0;
+      const double with_bar = bound.tighter(changes, bar).upper;
+      ASSERT_TRUE(with_bar == upper || (std::isinf(with_bar) && upper < bar)) << "round " << round;
+      below += std::isinf(with_bar) ? 1U : 0U;
+      told += std::isinf(lower) ? 0U : 1U;
       if (config.move_weight == 0.0) {
         const double rounding = config.backlog_weight == 0.0 ? 1e-6 : 1e-5;  // of larger scores
         ASSERT_LE(upper, allocation.score + rounding) << "round " << round;
@@ -109,6 +119,8 @@ TEST(SetBound, ByArrivalItTellsWhatPackingFinds) {
     }
   }
   EXPECT_GT(feasible, 3000U);
+  EXPECT_GT(below, 1000U);
+  EXPECT_GT(told, 1000U);
   EXPECT_GT(without, 100U) << "an overdue request ends the walk before every agent is covered";
 }
 
