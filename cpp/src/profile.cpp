@@ -29,25 +29,27 @@ void replace_sorted(std::vector<double>& values, double old, double value) noexc
 
 }  // namespace
 
-void Window::add(double value) {
-  if (latest_.size() < kWindow) {
-    latest_.push_back(value);
-    sorted_.insert(std::upper_bound(sorted_.begin(), sorted_.end(), value), value);
-  } else {
-    replace_sorted(sorted_, latest_[oldest_], value);
-    latest_[oldest_] = value;
-    oldest_ = (oldest_ + 1) % kWindow;
+void Window::settle() const {
+  for (std::size_t at = 0; at < added_; ++at) {
+    const double value = fresh_[at];
+    if (latest_.size() < kWindow) {
+      latest_.push_back(value);
+      sorted_.insert(std::upper_bound(sorted_.begin(), sorted_.end(), value), value);
+    } else {
+      replace_sorted(sorted_, latest_[oldest_], value);
+      latest_[oldest_] = value;
+      oldest_ = (oldest_ + 1) % kWindow;
+    }
+    stale_ = true;
   }
-  stale_ = true;
+  added_ = 0;
 }
 
 /// Anew, of the sorted values: no drift, and the order of arrival does not matter.
-double Window::mean() const noexcept {
-  if (stale_) {
-    mean_ = mean_of(sorted_);
-    stale_ = false;
-  }
-  return mean_;
+void Window::tell_mean() const {
+  settle();
+  mean_ = mean_of(sorted_);
+  stale_ = false;
 }
 
 void Profile::record_request(double service_s) {
@@ -61,7 +63,7 @@ void Profile::record_total(double service_s) {
   ++version_;
 }
 
-std::span<const double> Profile::sorted_totals() const noexcept {
+std::span<const double> Profile::sorted_totals() const {
   return totals_.empty() ? std::span<const double>(&profiled_total_s_, 1) : totals_.sorted();
 }
 

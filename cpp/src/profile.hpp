@@ -1,6 +1,8 @@
 // What is known of the service of one agent-stage pair (SPEC section 2).
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -8,22 +10,44 @@
 
 namespace topas::detail {
 
-/// The latest `kWindow` values, and an order-independent view of them.
+/// The latest `kWindow` values, and an order-independent view of them, which takes in what is new when it is asked for:
+/// with thousands of windows an event then touches a line of memory, not all of a window.
 class Window {
  public:
   static constexpr std::size_t kWindow = 256;
 
-  void add(double value);
-  [[nodiscard]] bool empty() const noexcept { return sorted_.empty(); }
-  [[nodiscard]] std::span<const double> sorted() const noexcept { return sorted_; }
-  [[nodiscard]] double mean() const noexcept;
+  void add(double value) {
+    if (added_ == fresh_.size()) {
+      settle();
+    }
+    fresh_[added_++] = value;
+  }
+  [[nodiscard]] bool empty() const noexcept { return size() == 0; }
+  [[nodiscard]] std::size_t size() const noexcept { return std::min(latest_.size() + added_, kWindow); }
+  [[nodiscard]] std::span<const double> sorted() const {
+    if (added_ > 0) {
+      settle();
+    }
+    return sorted_;
+  }
+  [[nodiscard]] double mean() const {
+    if (added_ > 0 || stale_) {
+      tell_mean();
+    }
+    return mean_;
+  }
 
  private:
-  std::vector<double> latest_;  // a ring once it is full
-  std::vector<double> sorted_;
-  std::size_t oldest_ = 0;
-  mutable double mean_ = 0.0;  // once it is asked for
+  void settle() const;
+  void tell_mean() const;
+
+  std::array<double, 4> fresh_{};  // not yet among the following
+  mutable std::size_t added_ = 0;  // of them
   mutable bool stale_ = false;
+  mutable double mean_ = 0.0;           // once it is asked for
+  mutable std::vector<double> latest_;  // a ring once it is full
+  mutable std::vector<double> sorted_;
+  mutable std::size_t oldest_ = 0;
 };
 
 /// Totals and request services of one stage of a workflow, and the points that stand for them before any is observed.
@@ -35,13 +59,13 @@ class Profile {
   void record_request(double service_s);
   void record_total(double service_s);
 
-  [[nodiscard]] std::span<const double> sorted_totals() const noexcept;
+  [[nodiscard]] std::span<const double> sorted_totals() const;
   /// Mean of sorted_totals().
-  [[nodiscard]] double mean_total_s() const noexcept { return totals_.empty() ? profiled_total_s_ : totals_.mean(); }
+  [[nodiscard]] double mean_total_s() const { return totals_.empty() ? profiled_total_s_ : totals_.mean(); }
   /// d-bar: mean observed service of one request, else the profiled one.
-  [[nodiscard]] double request_s() const noexcept { return requests_.empty() ? profiled_request_s_ : requests_.mean(); }
+  [[nodiscard]] double request_s() const { return requests_.empty() ? profiled_request_s_ : requests_.mean(); }
   [[nodiscard]] bool has_requests() const noexcept { return !requests_.empty(); }
-  [[nodiscard]] std::size_t samples() const noexcept { return totals_.sorted().size(); }
+  [[nodiscard]] std::size_t samples() const noexcept { return totals_.size(); }
   /// Changes with sorted_totals().
   [[nodiscard]] std::uint64_t totals_version() const noexcept { return totals_version_; }
   /// Changes whenever anything above does.
