@@ -135,7 +135,7 @@ Allocation GreedyPack::pack(std::span<const std::uint32_t> members) {
   if (!start(members, out)) {
     return out;
   }
-  score_.start(members, inside_);
+  score_.preempt_outside(inside_);
   clear_tasks();
   undo_preempted();
   open_order(members);
@@ -153,47 +153,36 @@ Allocation GreedyPack::pack(std::span<const std::uint32_t> members) {
   return out;
 }
 
-/// Keeps and preempts, counts the room and the slots; false: the set is infeasible.
+/// Keeps and preempts, counts the room and the slots, reserves a slot and the smallest reservation for each agent
+/// without a kept request; false: the set is infeasible.
 bool GreedyPack::start(std::span<const std::uint32_t> members, Allocation& out) {
   const Config& config = *instance_.config;
   std::fill(inside_.begin(), inside_.end(), 0);
+  std::fill(uncovered_.begin(), uncovered_.end(), 0);
+  uncovered_count_ = uncovered_kv_ = 0;
+  score_.clear();
   std::int64_t room = config.kv_capacity_tokens;
   std::int64_t firm = 0;
+  bool has_requests = true;
   for (const auto member : members) {
     const AgentView& agent = instance_.agents[member];
     inside_[member] = 1;
+    score_.hold(agent);
     room -= agent.prefix_tokens + agent.running_kv;
     out.kept += agent.running.size();
     firm += agent.firm ? 1 : 0;
+    if (agent.running.size() == 0) {
+      uncovered_[member] = 1;
+      ++uncovered_count_;
+      uncovered_kv_ += agent.least_waiting_kv;
+      has_requests = has_requests && agent.waiting.size() > 0;
+    }
   }
   out.preempted = static_cast<std::uint32_t>(instance_.running.size()) - out.kept;
-  if (room < 0 || firm < instance_.firm_agents ||
-      (config.action_cap > 0 && std::cmp_greater(out.preempted, config.action_cap))) {
-    return false;
-  }
   room_ = first_room_ = room;
   slots_ = first_slots_ = instance_.slots_beside(out.kept);
-  return slots_ >= 0 && cover(members);
-}
-
-/// Reserves a slot and the smallest reservation for each agent without a kept request.
-bool GreedyPack::cover(std::span<const std::uint32_t> members) {
-  std::fill(uncovered_.begin(), uncovered_.end(), 0);
-  uncovered_count_ = 0;
-  uncovered_kv_ = 0;
-  for (const auto member : members) {
-    const AgentView& agent = instance_.agents[member];
-    if (agent.running.size() > 0) {
-      continue;
-    }
-    if (agent.waiting.size() == 0 || agent.least_waiting_kv > room_) {
-      return false;
-    }
-    uncovered_[member] = 1;
-    ++uncovered_count_;
-    uncovered_kv_ += agent.least_waiting_kv;
-  }
-  return uncovered_count_ <= slots_ && uncovered_kv_ <= room_;
+  return has_requests && uncovered_kv_ <= room && uncovered_count_ <= slots_ && firm == instance_.firm_agents &&
+         (config.action_cap == 0 || std::cmp_less_equal(out.preempted, config.action_cap));
 }
 
 void GreedyPack::clear_tasks() {

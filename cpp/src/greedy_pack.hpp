@@ -103,7 +103,6 @@ class GreedyPack {
   void bound_gains();
   [[nodiscard]] double gain_of_all(const TaskView& task);
   [[nodiscard]] bool start(std::span<const std::uint32_t> members, Allocation& out);
-  [[nodiscard]] bool cover(std::span<const std::uint32_t> members);
   void clear_tasks();
   void undo_preempted();
   void open_order(std::span<const std::uint32_t> members);

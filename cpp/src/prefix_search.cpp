@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -187,8 +186,15 @@ PrefixSearch::Listed& PrefixSearch::next_listed(std::size_t left) {
 /// The set of a key, in trial_.
 void PrefixSearch::form(const PrefixSet& base, Toggle toggle, std::uint64_t key) {
   (this->*toggle)(key);
-  trial_.clear();
-  std::set_symmetric_difference(base.begin(), base.end(), toggled_.begin(), toggled_.end(), std::back_inserter(trial_));
+  trial_ = base;
+  for (const auto agent : toggled_) {
+    const auto at = std::lower_bound(trial_.begin(), trial_.end(), agent);
+    if (at != trial_.end() && *at == agent) {
+      trial_.erase(at);
+    } else {
+      trial_.insert(at, agent);
+    }
+  }
 }
 
 /// Evaluates the listed sets that may be chosen.
