@@ -156,7 +156,8 @@ SetBound::Told SetBound::walked(ArrivalWalk& walk, const Sums& set, std::span<co
     return {-std::numeric_limits<double>::infinity()};
   }
   Told told{with_charges(set, *gains, size_)};
-  if (moves_are_told_ || instance_.config->move_weight == 0.0) {
+  const bool leaves_something = set.kept + set.uncovered > 0;  // or it counts only while there is no other
+  if (leaves_something && (moves_are_told_ || instance_.config->move_weight == 0.0)) {
     told.lower = 2.0 * (*gains + others) - told.upper;  // it is as far above what packing finds, at most, as below
   }
   return told;
