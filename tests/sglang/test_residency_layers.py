@@ -660,6 +660,19 @@ def test_a_pool_without_the_hook_is_loaded_as_a_whole(
     assert residency_of(engine).store.counts().loads >= len(PREFIXES)
 
 
+def test_where_nobody_tells_of_batches_prefixes_are_loaded_as_a_whole(
+    drive: driving.Start, expected: driving.Expected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = load()
+    answers = expected(asked)
+    monkeypatch.setattr(LayerWaits, "launch", lambda *_: None)
+    engine = drive(EARLY, max_total_tokens=POOL)
+    Leash(monkeypatch, "load").delay_s = 0.02
+    assert serve(engine, asked) == answers
+    assert residency_of(engine).store.counts().loads >= len(PREFIXES)
+    assert layers_of(engine).overtaken == 0
+
+
 def test_captured_prefills_read_whole_prefixes(drive: driving.Start) -> None:
     engine = drive(EARLY, max_total_tokens=POOL)
     view = bridge_of(engine).view

@@ -94,6 +94,9 @@ class LayerWaits:
         As given; SGLang reads it.
     consumer_index : int
         Of the batch that runs, -1 if it reads no such prefix; SGLang reads it.
+    is_told : bool
+        Whether :meth:`launch` has told of a batch: where nobody does, in a fork that has left it
+        out, no pass would wait, and no prefix may be in the tree before it is whole.
     is_proven : bool
         Whether a forward pass has asked for every layer.
     overtaken : int
@@ -103,6 +106,7 @@ class LayerWaits:
     def __init__(self, layers: int, store: PrefixStore) -> None:
         self.num_layers = layers
         self.consumer_index = -1
+        self.is_told = False
         self.is_proven = False
         self.overtaken = 0
         self._store = store
@@ -173,6 +177,7 @@ class LayerWaits:
         is_decode : bool
             Whether it computes no prompt.
         """
+        self.is_told = True
         coming = [one for one in self._arriving.values() if not (self.is_proven and one.is_whole)]
         given = list(prompts) if coming else []
         self._next = [one for one in coming if any(map(one.may_be_read_by, given))]

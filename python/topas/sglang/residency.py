@@ -222,7 +222,8 @@ class Residency(NoCopies):
     def _load(self, prefix: StaticPrefix, is_idle: bool) -> None:
         """Begin to copy a prefix in, if there is a copy and room for it."""
         key, when = prefix.key, self._settings.layer_wise
-        at_once = when == "always" or (when == "idle" and is_idle)
+        is_told = self._layers is not None and self._layers.is_told
+        at_once = is_told and (when == "always" or (when == "idle" and is_idle))
         if self.holdings.is_on_host(key) and not self.holdings.load(prefix, self._needs, at_once):
             self._no_room.add(key)
             return
