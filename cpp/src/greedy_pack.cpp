@@ -223,16 +223,16 @@ void GreedyPack::open_order(std::span<const std::uint32_t> members) {
   }
 }
 
-/// Requests beside preempted ones leave the order, where they stand as if these were kept; no others are touched yet.
+/// Requests beside preempted ones leave the order, where they stand as if these were kept; no other tasks are touched
+/// yet.
 void GreedyPack::list_loose() {
   loose_.clear();
+  if (in_turn()) {
+    return;  // each is looked at when it is its turn
+  }
   for (const auto task : touched_) {
-    const Range range = instance_.tasks[task].waiting;
-    for (auto at = range.begin; !in_turn() && at < range.end; ++at) {
-      const std::uint32_t request = instance_.waiting_of_tasks[at];
-      if (order_.close(request)) {
-        loose_.push_back(option_of(request));
-      }
+    if (instance_.tasks[task].waiting.size() > 0) {
+      loosen_task(task);
     }
   }
 }
@@ -419,15 +419,15 @@ void GreedyPack::admit(const Choice& choice) {
   }
   complete(request);
   ++represented_[request.task];
-  loosen_task(request.task);
+  if (instance_.tasks[request.task].waiting.size() > 1 &&
+      !in_turn()) {  // else there are no others, or they wait for their turn
+    loosen_task(request.task);
+  }
 }
 
 /// New marginals for the other options of a task: they leave their order. What does not fit will not fit later.
 void GreedyPack::loosen_task(std::uint32_t task) {
   const Range range = instance_.tasks[task].waiting;
-  if (range.size() < 2 || in_turn()) {
-    return;  // there are no others, or they wait for their turn
-  }
   const double before = path_before_each(instance_.tasks[task]);
   for (Option& option : loose_) {
     if (instance_.waiting[option.request].task == task && fits(instance_.waiting[option.request])) {

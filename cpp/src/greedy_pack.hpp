@@ -65,8 +65,8 @@ class GreedyPack {
 
   /// What the next token of room would gain in the set of the last pack(), about: the largest density that it left.
   [[nodiscard]] double density_left() const;
-  /// The density of the waiting request at which the best of all agents, each alone, have taken so many tokens; 0 if
-  /// they take less.
+  /// The density of the waiting request at which the best of all agents, each admitted alone while all that runs is
+  /// kept, have taken so many tokens; 0 if they take less.
   [[nodiscard]] double density_after(std::int64_t tokens) const noexcept;
 
   /// Free tokens and slots of the last pack() after its first `admitted` admissions.

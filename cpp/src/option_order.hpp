@@ -18,7 +18,8 @@ struct Option {
   double density = 0.0;  ///< gain for each token of its reservation
 };
 
-/// A place in the order: an option that is the same in every set until a request of its task is admitted.
+/// A place in the order: an option that is the same in every set until a request of its task is admitted, or preempted
+/// where running ones count.
 struct Ranked {
   Option option;
   double arrival = 0.0;  ///< of its task

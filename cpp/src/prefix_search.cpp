@@ -12,7 +12,7 @@ namespace topas::detail {
 namespace {
 
 constexpr double kInfeasible = -std::numeric_limits<double>::infinity();
-constexpr std::uint64_t kWalksPerEvaluation = 16;  // they cost about as much
+constexpr std::uint64_t kWalksPerEvaluation = 16;  // all the way to the end they cost about as much
 
 /// Two agents as a key, in lexicographic order.
 std::uint64_t pair_of(std::uint32_t first, std::uint32_t second) noexcept {
@@ -142,7 +142,7 @@ void PrefixSearch::list(std::uint64_t key, const Sums& sums, double bar) {
 }
 
 /// Makes the listed sets a heap, that of the highest bound first; where there are many, by the tighter bound, which may
-/// leave some below `bar`.
+/// leave some below `bar`, or below what it tells that one of them scores.
 void PrefixSearch::rank_listed(const PrefixSet& base, Toggle toggle, double bar) {
   if (!visit_ && listed_.size() > bound_.few() && leave_what_can_be_foretold() > 0) {
     bound_.start_from(base);

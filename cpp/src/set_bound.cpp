@@ -148,8 +148,10 @@ SetBound::Told SetBound::walked(ArrivalWalk& walk, const Sums& set, std::span<co
                                 double bar) const {
   const ArrivalWalk::Room room{capacity_ - set.tokens - set.cover_tokens,
                                instance_.slots_beside(set.kept) - set.uncovered, set.uncovered};
-  const double others = set.fixed - preempted_ - moving(set);
-  const double summands = std::abs(bar) + std::abs(set.fixed) + preempted_ + moving(set);
+  const double move = moving(set);
+  const double others = set.fixed - preempted_ - move;
+  // What gains less is bounded below the bar: its gains, one of the summands, are no more than all of these.
+  const double summands = std::abs(bar) + std::abs(set.fixed) + preempted_ + move;
   const double enough = bar - others - kSlack * (1.0 + 2.0 * summands) - kRounding * size_;
   const auto gains = walk.gain_with_toggled(toggled, room, enough);
   if (!gains) {
@@ -174,7 +176,7 @@ double SetBound::upper(const Sums& set, const Worth& worth, double size) const n
   return with_charges(set, least, size);
 }
 
-/// What moving prefixes costs at least; all of it where it is paid for once.
+/// What moving prefixes costs at least; all of it where `moves_are_told_`.
 double SetBound::moving(const Sums& set) const noexcept {
   const bool once = instance_.config->move_model == MoveModel::once;
   if (!once && set.incoming == 0) {

@@ -16,10 +16,10 @@
 
 namespace topas::detail {
 
-/// Upper bounds of Phi by Lagrangian relaxation: with a price on every token and every slot, each request is worth its
-/// gain less what it takes, whatever else is admitted; what is worth less than nothing is left out. The sum over a set,
-/// and the price of all its room, is an upper bound at any prices, and the lowest of a few is a good one. Where the
-/// order of arrival decides what is admitted, a walk along it tells more.
+/// Bounds of Phi. From above by Lagrangian relaxation: with a price on every token and every slot, each request is
+/// worth its gain less what it takes, whatever else is admitted; what is worth less than nothing is left out. The sum
+/// over a set, and the price of all its room, is an upper bound at any prices, and the lowest of a few is a good one.
+/// Where the order of arrival decides what is admitted, a walk along it tells more, for the most part Phi itself.
 class SetBound {
  public:
   /// Sums over the agents of a set.
@@ -73,14 +73,15 @@ class SetBound {
   [[nodiscard]] bool foretells() const noexcept { return instance_.gains_are_services() && pack_.in_turn(); }
   /// For tighter(): the set that the next ones are told by. Dear at the first call.
   void start_from(std::span<const std::uint32_t> members);
-  /// What is known of the Phi of a set.
+  /// What is known of the Phi of a set. Nothing from below, but where Phi is told up to rounding.
   struct Told {
     double upper = 0.0;
-    double lower = -std::numeric_limits<double>::infinity();  ///< for the most part nothing
+    double lower = -std::numeric_limits<double>::infinity();
   };
   /// upper(), much tighter where tasks have siblings, of the set that start_from() named with some agents toggled.
-  /// Where gains are services admitted by arrival it is Phi up to rounding, if moving is paid for once or costs
-  /// nothing, and minus infinity for a set that packing leaves without an emission, or whose Phi is below `bar`.
+  /// Where tighter() walks, it is minus infinity for a set that packing leaves without an emission, or whose Phi is
+  /// below `bar`; and it is Phi up to rounding where moving costs nothing, or is paid for once, by agents of which none
+  /// runs without its prefix.
   [[nodiscard]] Told tighter(std::span<const std::uint32_t> toggled, double bar);
 
  private:

@@ -300,6 +300,25 @@ TEST(PrefixSearch, NothingIsFeasibleWhenMoreRunsThanTheLimitsAllow) {
   EXPECT_TRUE(out.feasible.empty());
 }
 
+/// What the present state keeps cannot be served, and what can be is worth less than it costs to load: serving at a
+/// loss comes before serving nothing, however many sets the score of nothing would rule out.
+TEST(PrefixSearch, ServesAtALossRatherThanNothing) {
+  for (const auto order : {AdmitOrder::arrival, AdmitOrder::density}) {
+    Config config = plain_config(100);
+    config.gain_model = GainModel::service;
+    config.admit_order = order;
+    config.move_model = MoveModel::once;
+    World world(config);
+    world.waiting(1, world.agent(10, true), world.task({5.0}), 95, 5.0);  // never fits
+    for (std::int64_t request = 2; request < 6; ++request) {
+      world.waiting(request, world.agent(40), world.task({0.1}), 10, 0.1);  // loading takes 0.4 s
+    }
+    const Searched out = search(world.build());
+    ASSERT_TRUE(out.chosen.has_value());
+    EXPECT_EQ(*out.chosen, PrefixSet{1});
+  }
+}
+
 NaiveSearch naive_search(const detail::Instance& instance) {
   return {static_cast<std::uint32_t>(instance.agents.size()),
           [&instance](const Members& members) { return naive_pack(instance, members); }};

@@ -125,6 +125,36 @@ TEST(Window, EvictsTheOldestAmongDuplicates) {
   }
 }
 
+TEST(Window, TakesInWhatIsNewWheneverItIsAsked) {
+  testing::Random random(33);
+  Window window;
+  Window asked_each_time;
+  std::deque<double> latest;
+  for (int burst = 0; burst < 400; ++burst) {
+    for (auto more = random.between(0, 9); more > 0; --more) {
+      const double value = random.quarters(40);
+      window.add(value);
+      asked_each_time.add(value);
+      ASSERT_FALSE(asked_each_time.sorted().empty());
+      latest.push_back(value);
+      if (latest.size() > Window::kWindow) {
+        latest.pop_front();
+      }
+    }
+    ASSERT_EQ(window.size(), latest.size());
+    ASSERT_EQ(window.empty(), latest.empty());
+    if (random.chance(0.3)) {
+      ASSERT_EQ(window.mean(), asked_each_time.mean()) << "to the bit";
+    }
+    if (random.chance(0.3)) {
+      Values expected(latest.begin(), latest.end());
+      std::sort(expected.begin(), expected.end());
+      ASSERT_EQ(sorted(window.sorted()), expected) << "burst " << burst;
+    }
+  }
+  EXPECT_EQ(latest.size(), Window::kWindow);
+}
+
 TEST(Window, MeanDependsOnNothingButTheLatest256) {
   testing::Random random(9);
   Values values;

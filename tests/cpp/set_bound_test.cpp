@@ -39,7 +39,7 @@ PrefixSet toggled(const PrefixSet& base, const PrefixSet& agents) {
 TEST(SetBound, IsNeverBelowWhatPackingFinds) {
   Random random(71);
   std::size_t feasible = 0;
-  std::size_t tighter = 0;
+  std::size_t lowered = 0;
   for (int round = 0; round < 1500; ++round) {
     World world(random_config(random));
     if (round % 2 == 0) {
@@ -67,11 +67,11 @@ TEST(SetBound, IsNeverBelowWhatPackingFinds) {
       ASSERT_GE(bound.upper(sums), allocation.score) << "round " << round;
       const double upper = bound.tighter(changes, allocation.score).upper;
       ASSERT_GE(upper, allocation.score) << "round " << round;
-      tighter += upper < bound.upper(sums) ? 1U : 0U;
+      lowered += upper < bound.upper(sums) ? 1U : 0U;
     }
   }
   EXPECT_GT(feasible, 3000U);
-  EXPECT_GT(tighter, 1000U) << "or it would not be worth its cost";
+  EXPECT_GT(lowered, 1000U) << "or it would not be worth its cost";
 }
 
 TEST(SetBound, ByArrivalItTellsWhatPackingFinds) {
@@ -79,7 +79,7 @@ TEST(SetBound, ByArrivalItTellsWhatPackingFinds) {
   std::size_t feasible = 0;
   std::size_t without = 0;
   std::size_t below = 0;  // the bar
-  std::size_t told = 0;
+  std::size_t told = 0;  // where moving costs something
   for (int round = 0; round < 1500; ++round) {
     const Config config = random_service_config(random);
     World world(config);
@@ -111,7 +111,7 @@ TEST(SetBound, ByArrivalItTellsWhatPackingFinds) {
       const double with_bar = bound.tighter(changes, bar).upper;
       ASSERT_TRUE(with_bar == upper || (std::isinf(with_bar) && upper < bar)) << "round " << round;
       below += std::isinf(with_bar) ? 1U : 0U;
-      told += std::isinf(lower) ? 0U : 1U;
+      told += std::isinf(lower) || config.move_weight == 0.0 ? 0U : 1U;
       if (config.move_weight == 0.0) {
         const double rounding = config.backlog_weight == 0.0 ? 1e-6 : 1e-5;  // of larger scores
         ASSERT_LE(upper, allocation.score + rounding) << "round " << round;
@@ -120,7 +120,7 @@ TEST(SetBound, ByArrivalItTellsWhatPackingFinds) {
   }
   EXPECT_GT(feasible, 3000U);
   EXPECT_GT(below, 1000U);
-  EXPECT_GT(told, 1000U);
+  EXPECT_GT(told, 100U);
   EXPECT_GT(without, 100U) << "an overdue request ends the walk before every agent is covered";
 }
 
