@@ -93,6 +93,10 @@ class GreedyPack {
     double demand = 0.0;
   };
 
+  static void set_bit(std::span<std::uint64_t> set, std::uint32_t bit, bool value) noexcept {
+    const std::uint64_t mask = std::uint64_t{1} << (bit % 64);
+    set[bit / 64] = value ? set[bit / 64] | mask : set[bit / 64] & ~mask;
+  }
   void rank_waiting();
   void complete_running();
   /// Whether what requests of the task gain depends on which running ones are kept.
