@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <deque>
 #include <vector>
@@ -15,6 +17,7 @@ namespace {
 
 using detail::Allocation;
 using detail::GreedyPack;
+using detail::Instance;
 
 struct Packed {
   Allocation allocation;
@@ -433,6 +436,21 @@ void expect_agreement(GreedyPack& packing, const detail::Instance& instance, con
   ASSERT_EQ(out.score, out.terms.score());
 }
 
+/// The agents whose bits are set.
+Members members_of(const Instance& instance, std::uint64_t bits) {
+  Members out;
+  for (std::uint32_t agent = 0; agent < instance.agents.size(); ++agent) {
+    if (((bits >> agent) & 1U) != 0) {
+      out.push_back(agent);
+    }
+  }
+  return out;
+}
+
+Members random_members(const Instance& instance, Random& random) {
+  return members_of(instance, random.below(std::uint64_t{1} << instance.agents.size()));
+}
+
 TEST(GreedyPack, AgreesWithThePlainVersionOnEverySetOfRandomWorlds) {
   Random random(51);
   int admissions = 0;
@@ -442,17 +460,295 @@ TEST(GreedyPack, AgreesWithThePlainVersionOnEverySetOfRandomWorlds) {
     const auto& instance = world.build();
     GreedyPack packing(instance);  // one for all sets: nothing may be left over from set to set
     for (std::uint32_t subset = 0; subset < (1U << instance.agents.size()); ++subset) {
-      Members members;
-      for (std::uint32_t agent = 0; agent < instance.agents.size(); ++agent) {
-        if (((subset >> agent) & 1U) != 0) {
-          members.push_back(agent);
-        }
-      }
+      const Members members = members_of(instance, subset);
       ASSERT_NO_FATAL_FAILURE(expect_agreement(packing, instance, members)) << "round " << round;
       admissions += static_cast<int>(packing.admissions().size());
     }
   }
   EXPECT_GT(admissions, 1000);
+}
+
+bool has(const Members& members, std::uint32_t agent) {
+  return std::binary_search(members.begin(), members.end(), agent);
+}
+
+/// How many of the admissions stand behind the first word of the order.
+std::size_t behind_the_first_word(const GreedyPack& packing) {
+  const auto& all = packing.order().all();
+  const auto admissions = packing.admissions();
+  return static_cast<std::size_t>(std::count_if(admissions.begin(), admissions.end(), [&all](const auto& admission) {
+    return std::none_of(all.begin(), all.begin() + 64, [&admission](const detail::Ranked& ranked) {
+      return ranked.option.request == admission.request;
+    });
+  }));
+}
+
+/// How many of the admissions have a sibling that the set preempts.
+std::size_t beside_preempted(const GreedyPack& packing, const Instance& instance, const Members& members) {
+  const auto admissions = packing.admissions();
+  return static_cast<std::size_t>(std::count_if(admissions.begin(), admissions.end(), [&](const auto& admission) {
+    return std::any_of(instance.running.begin(), instance.running.end(), [&](const auto& running) {
+      return running.task == instance.waiting[admission.request].task && !has(members, running.agent);
+    });
+  }));
+}
+
+/// Whether an overdue request of the set is left behind, so that nothing after it is admitted.
+bool is_held_up(const GreedyPack& packing, const Instance& instance, const Members& members) {
+  const auto admissions = packing.admissions();
+  for (std::uint32_t at = 0; at < instance.waiting.size() && !admissions.empty(); ++at) {
+    const auto& request = instance.waiting[at];
+    if (instance.tasks[request.task].overdue && has(members, request.agent) &&
+        std::none_of(admissions.begin(), admissions.end(), [at](const auto& each) { return each.request == at; })) {
+      return true;
+    }
+  }
+  return false;
+}
+
+TEST(GreedyPack, AgreesWithThePlainVersionOverSeveralWords) {
+  Random random(52);
+  std::size_t behind = 0;
+  std::size_t beside = 0;
+  std::size_t large = 0;
+  for (int round = 0; round < 60; ++round) {
+    Config config = random_config(random);
+    config.kv_capacity_tokens = random.between(100, 500);
+    World world(config);
+    fill_with_many(world, random);
+    const auto& instance = world.build();
+    ASSERT_GT(instance.waiting.size(), 64U);
+    ASSERT_LE(instance.waiting.size(), 200U);
+    large += std::any_of(instance.tasks.begin(), instance.tasks.end(), [](const auto& each) { return each.words > 1; })
+                 ? 1U
+                 : 0U;
+    GreedyPack packing(instance);
+    for (int set = 0; set < 12; ++set) {
+      const Members members = random_members(instance, random);
+      ASSERT_NO_FATAL_FAILURE(expect_agreement(packing, instance, members)) << "round " << round;
+      behind += behind_the_first_word(packing);
+      beside += config.count_running ? beside_preempted(packing, instance, members) : 0;
+    }
+  }
+  EXPECT_GT(behind, 500U);
+  EXPECT_GT(beside, 100U);
+  EXPECT_GT(large, 5U) << "tasks whose completions have several words";
+}
+
+TEST(GreedyPack, AgreesWithThePlainVersionByArrival) {
+  Random random(53);
+  std::size_t behind = 0;
+  std::size_t held_up = 0;
+  for (int round = 0; round < 400; ++round) {
+    Config config = random_service_config(random);
+    config.kv_capacity_tokens = random.between(60, 400);
+    World world(config);
+    fill_with_a_queue(world, random);
+    const auto& instance = world.build();
+    GreedyPack packing(instance);
+    for (int set = 0; set < 12; ++set) {
+      const Members members = random_members(instance, random);
+      ASSERT_NO_FATAL_FAILURE(expect_agreement(packing, instance, members)) << "round " << round;
+      behind += instance.waiting.size() > 64 ? behind_the_first_word(packing) : 0;
+      held_up += is_held_up(packing, instance, members) ? 1U : 0U;
+    }
+  }
+  EXPECT_GT(behind, 500U);
+  EXPECT_GT(held_up, 300U);
+}
+
+TEST(GreedyPack, AgreesWithThePlainVersionBesidePreemptedSiblings) {
+  Random random(54);
+  std::size_t beside = 0;
+  std::size_t beside_by_arrival = 0;
+  std::size_t held_up = 0;
+  for (int round = 0; round < 1000; ++round) {
+    const bool by_arrival = round % 2 == 1;  // of requests whose gains still come from paths
+    Config config = random_config(random);
+    config.count_running = true;
+    config.admit_order = by_arrival ? AdmitOrder::arrival : AdmitOrder::density;
+    config.overtake_limit = by_arrival ? 2.0 : 0.0;
+    World world(config);
+    fill_with_siblings(world, random);
+    world.overdue(static_cast<std::uint32_t>(random.below(4)));
+    const auto& instance = world.build();
+    GreedyPack packing(instance);
+    for (int set = 0; set < 24; ++set) {
+      const Members members = random_members(instance, random);
+      ASSERT_NO_FATAL_FAILURE(expect_agreement(packing, instance, members)) << "round " << round;
+      (by_arrival ? beside_by_arrival : beside) += beside_preempted(packing, instance, members);
+      held_up += is_held_up(packing, instance, members) ? 1U : 0U;
+    }
+  }
+  EXPECT_GT(beside, 2000U);
+  EXPECT_GT(beside_by_arrival, 2000U);
+  EXPECT_GT(held_up, 500U);
+}
+
+/// A world of any kind; `round` says which.
+void fill(World& world, Random& random, int round) {
+  if (round % 3 == 0) {
+    fill_with_a_queue(world, random);
+  } else if (round % 3 == 1) {
+    fill_with_siblings(world, random);
+  } else {
+    fill_with_many(world, random);
+  }
+}
+
+/// The config for it.
+Config config_for(Random& random, int round) {
+  return round % 3 == 0 ? random_service_config(random) : random_config(random);
+}
+
+bool nearly(double left, double right) {
+  return std::abs(left - right) <= 1e-12 * std::max(std::abs(left), std::abs(right));
+}
+
+/// The terms of the allocation by a score of its own.
+Terms replayed(const GreedyPack& packing, const Instance& instance, const Members& members, std::uint32_t admitted) {
+  std::vector<std::uint8_t> inside(instance.agents.size(), 0);
+  for (const auto member : members) {
+    inside[member] = 1;
+  }
+  detail::Score score(instance);
+  score.start(members, inside);
+  for (const auto& admission : packing.admissions().first(admitted)) {
+    score.admit(instance.waiting[admission.request], admission.gain);
+  }
+  return score.terms();
+}
+
+TEST(GreedyPack, EachTermIsThatOfTheChosenAdmissions) {
+  Random random(55);
+  std::size_t cut_short = 0;
+  Terms sum;
+  for (int round = 0; round < 600; ++round) {
+    World world(config_for(random, round));
+    fill(world, random, round);
+    const auto& instance = world.build();
+    GreedyPack packing(instance);
+    for (int set = 0; set < 20; ++set) {
+      const Members members = random_members(instance, random);
+      const Allocation out = packing.pack(members);
+      if (!out.feasible) {
+        continue;
+      }
+      const Terms expected = replayed(packing, instance, members, out.admitted);
+      ASSERT_PRED2(nearly, out.terms.admit, expected.admit) << "round " << round;
+      ASSERT_PRED2(nearly, out.terms.reuse, expected.reuse) << "round " << round;
+      ASSERT_PRED2(nearly, out.terms.move, expected.move) << "round " << round;
+      ASSERT_PRED2(nearly, out.terms.redo, expected.redo) << "round " << round;
+      ASSERT_PRED2(nearly, out.terms.revoke, expected.revoke) << "round " << round;
+      if (out.admitted < packing.admissions().size()) {
+        ++cut_short;
+        sum.reuse += expected.reuse;
+        sum.move += expected.move;
+        sum.redo += expected.redo;
+        sum.revoke += expected.revoke;
+      }
+    }
+  }
+  EXPECT_GT(cut_short, 500U) << "or the last terms would do";
+  for (const double term : {sum.reuse, sum.move, sum.redo, sum.revoke}) {
+    EXPECT_GT(term, 1.0);
+  }
+}
+
+/// Places for what falls, kept from one decision to the next.
+struct KeptFalls {
+  explicit KeptFalls(const Instance& instance)
+      : of_requests(instance.waiting.size(), detail::kUnknown), of_tasks(instance.tasks.size()) {}
+
+  /// The instance with these places and what they hold.
+  [[nodiscard]] Instance at(Instance instance) {
+    for (std::size_t at = 0; at < of_requests.size(); ++at) {
+      instance.waiting[at].fall_s = of_requests[at];
+      instance.waiting[at].keep_fall = &of_requests[at];
+    }
+    for (std::size_t at = 0; at < of_tasks.size(); ++at) {
+      instance.tasks[at].fall = of_tasks[at];
+      instance.tasks[at].keep_fall = &of_tasks[at];
+    }
+    return instance;
+  }
+  [[nodiscard]] std::size_t requests_known() const {
+    return static_cast<std::size_t>(
+        std::count_if(of_requests.begin(), of_requests.end(), [](double fall_s) { return !std::isnan(fall_s); }));
+  }
+  [[nodiscard]] std::size_t tasks_known() const {
+    return static_cast<std::size_t>(
+        std::count_if(of_tasks.begin(), of_tasks.end(), [](const detail::Fall& fall) { return fall.set != 0; }));
+  }
+
+  std::vector<double> of_requests;
+  std::vector<detail::Fall> of_tasks;
+};
+
+/// What packing says of an instance: the bounds of all gains, then the admissions and gains of a few sets.
+std::vector<double> all_gains(const Instance& instance, const std::vector<Members>& sets) {
+  GreedyPack packing(instance);
+  std::vector<double> out;
+  for (std::uint32_t at = 0; at < instance.waiting.size(); ++at) {
+    out.push_back(packing.most_gain(at));
+  }
+  for (std::uint32_t task = 0; task < instance.tasks.size(); ++task) {
+    out.push_back(packing.most_gain_of(task));
+  }
+  for (const Members& members : sets) {
+    out.push_back(packing.pack(members).score);
+    for (const auto& admission : packing.admissions()) {
+      out.push_back(static_cast<double>(admission.request));
+      out.push_back(admission.gain);
+    }
+  }
+  return out;
+}
+
+TEST(GreedyPack, KeptFallsChangeNothing) {
+  Random random(56);
+  std::size_t of_requests = 0;
+  std::size_t of_tasks = 0;
+  for (int round = 0; round < 300; ++round) {
+    World world(config_for(random, round));
+    fill(world, random, round);
+    const auto& instance = world.build();
+    std::vector<Members> sets;
+    for (int set = 0; set < 12; ++set) {
+      sets.push_back(random_members(instance, random));
+    }
+    const auto without_places = all_gains(instance, sets);
+    KeptFalls kept(instance);
+    ASSERT_EQ(all_gains(kept.at(instance), sets), without_places) << "empty places, round " << round;
+    of_requests += kept.requests_known();
+    of_tasks += kept.tasks_known();
+    ASSERT_EQ(all_gains(kept.at(instance), sets), without_places) << "filled places, round " << round;
+  }
+  EXPECT_GT(of_requests, 5000U);
+  EXPECT_GT(of_tasks, 1000U);
+}
+
+TEST(GreedyPack, KeptFallsAreTaken) {
+  World world(plain_config(100));
+  const auto agent = world.agent(10, true);
+  const auto task = world.task({5.0, 4.0});
+  world.waiting(1, agent, task, 10, 5.0, 0);
+  world.waiting(2, agent, task, 10, 4.0, 1);
+  KeptFalls kept(world.build());
+  static_cast<void>(GreedyPack(kept.at(world.instance())));
+  ASSERT_EQ(kept.of_requests, (std::vector<double>{1.0, 0.0}));
+  ASSERT_EQ(kept.of_tasks[0].seconds, 5.0);
+  kept.of_requests[1] = 3.0;
+  kept.of_tasks[0].seconds = 4.5;
+  const Instance instance = kept.at(world.instance());
+  GreedyPack packing(instance);
+  EXPECT_EQ(packing.most_gain_of(task), 4.5);
+  ASSERT_EQ(packing.pack(Members{agent}).admitted, 2U);
+  EXPECT_EQ(packing.admissions()[0].request, 1U);
+  EXPECT_EQ(packing.admissions()[0].gain, 3.0);
+  kept.of_tasks[0].set = 1;  // of other requests
+  const Instance other = kept.at(world.instance());
+  EXPECT_EQ(GreedyPack(other).most_gain_of(task), 5.0);
 }
 
 }  // namespace

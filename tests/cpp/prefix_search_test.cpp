@@ -137,6 +137,66 @@ TEST(PrefixSearch, MorePackingIsNeverWorseThanThePresentSet) {
   EXPECT_GT(better, 30);
 }
 
+/// The same instance searched with this budget, and once more with the same packing.
+std::optional<PrefixSet> chosen_within(detail::Instance instance, std::int64_t budget) {
+  Config config = *instance.config;
+  config.max_evaluations = budget;
+  instance.config = &config;
+  GreedyPack pack(instance);
+  PrefixSearch run(instance, pack);
+  auto chosen = run.run();
+  PrefixSearch again(instance, pack);
+  EXPECT_EQ(again.run(), chosen) << "the same whenever it is asked";
+  EXPECT_EQ(again.evaluated(), run.evaluated());
+  return chosen;
+}
+
+PrefixSet resident_agents(const detail::Instance& instance) {
+  PrefixSet out;
+  for (std::uint32_t agent = 0; agent < instance.agents.size(); ++agent) {
+    if (instance.agents[agent].resident) {
+      out.push_back(agent);
+    }
+  }
+  return out;
+}
+
+TEST(PrefixSearch, WithABudgetWalksNeverEndBelowThePresentSet) {
+  Random random(68);
+  int better = 0;
+  int short_of = 0;
+  int ample = 0;
+  for (int round = 0; round < 1000; ++round) {
+    Config config = random_service_config(random);
+    config.enumerate_max_agents = random.chance(0.5) ? 8 : 0;
+    World world(config);
+    fill_with_a_queue(world, random);
+    const auto& instance = world.build();
+    GreedyPack pack(instance);
+    const Allocation present = pack.pack(resident_agents(instance));
+    const auto without = chosen_within(instance, 0);
+    ASSERT_EQ(chosen_within(instance, 100'000), without) << "round " << round;
+    ample += without.has_value() ? 1 : 0;
+    if (!present.feasible || present.empty()) {
+      continue;
+    }
+    ASSERT_TRUE(without.has_value()) << "round " << round;
+    const double most = pack.pack(*without).score;
+    for (const std::int64_t budget : {1, 2, 5}) {
+      const auto chosen = chosen_within(instance, budget);
+      ASSERT_TRUE(chosen.has_value()) << "round " << round;
+      const Allocation allocation = pack.pack(*chosen);
+      ASSERT_FALSE(allocation.empty()) << "round " << round;
+      ASSERT_GE(allocation.score, present.score - 1e-9) << "round " << round;
+      better += allocation.score > present.score + 1e-9 ? 1 : 0;
+      short_of += allocation.score < most - 1e-9 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(ample, 800);
+  EXPECT_GT(better, 500);
+  EXPECT_GT(short_of, 500) << "or the budget would not matter";
+}
+
 Config greedy_config(std::int64_t capacity) {
   Config config = plain_config(capacity);
   config.enumerate_max_agents = 0;
@@ -384,12 +444,7 @@ TEST(PrefixSearch, TheGreedyPathAgreesWithThePlainVersion) {
       fill_with_siblings(world, random);
     }
     const auto& instance = world.build();
-    Members start;
-    for (std::uint32_t agent = 0; agent < instance.agents.size(); ++agent) {
-      if (instance.agents[agent].resident) {
-        start.push_back(agent);
-      }
-    }
+    const Members start = resident_agents(instance);
     NaiveSearch expected = naive_search(instance);
     expected.search_greedily(start);
     const Searched out = search(instance);

@@ -153,6 +153,35 @@ void fill_with_a_queue(World& world, Random& random) {
   }
 }
 
+void fill_with_many(World& world, Random& random) {
+  const auto agents = static_cast<std::uint32_t>(random.between(4, 8));
+  for (std::uint32_t agent = 0; agent < agents; ++agent) {
+    world.agent(random.between(0, 10), random.chance(0.5), random.between(0, 2));
+  }
+  std::int64_t number = 0;
+  const std::int64_t enough = random.between(65, 190);
+  for (std::int64_t waiting = 0; waiting < enough;) {
+    std::vector<double> totals(static_cast<std::size_t>(random.between(1, 5)));
+    std::generate(totals.begin(), totals.end(), [&random] { return random.quarters(6); });
+    const auto stages = static_cast<std::uint32_t>(totals.size());
+    const auto task = world.task(std::move(totals), random_dag(random, stages, 0.3),
+                                 static_cast<double>(random.between(0, 9)), 1.0 + random.quarters(1));
+    const bool large = waiting + 80 < enough && random.chance(0.02);
+    for (auto left = large ? std::int64_t{80} : random.between(1, 4); left > 0; --left) {
+      const Id id((number++ * 37) % 1000);
+      const auto agent = static_cast<std::uint32_t>(random.below(agents));
+      const auto stage = static_cast<std::uint32_t>(random.below(stages));
+      const std::int64_t tokens = random.between(1, 30);
+      if (random.chance(0.04)) {
+        world.running(id, agent, task, tokens, random.quarters(2), random.quarters(2), random.quarters(3), stage);
+      } else {
+        world.waiting(id, agent, task, tokens, random.quarters(4), stage);
+        ++waiting;
+      }
+    }
+  }
+}
+
 void fill_with_siblings(World& world, Random& random) {
   const auto agents = static_cast<std::uint32_t>(random.between(3, 6));
   for (std::uint32_t agent = 0; agent < agents; ++agent) {

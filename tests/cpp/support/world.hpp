@@ -81,6 +81,10 @@ void fill_randomly(World& world, Random& random);
 /// Many requests, for gains that are services, admitted by arrival; some tasks are overdue.
 void fill_with_a_queue(World& world, Random& random);
 
+/// More than a word of waiting requests, up to 200, of tasks with siblings; now and then a task has more than a word of
+/// them itself.
+void fill_with_many(World& world, Random& random);
+
 /// Tasks of parallel stages with a request each.
 void fill_with_siblings(World& world, Random& random);
 
