@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from topas.errors import ArgumentError, CapacityError, ConfigError, StateError
 
 torch = pytest.importorskip("torch", reason="copies of prefixes need torch")
@@ -247,6 +250,64 @@ def test_nothing_goes_for_a_copy_that_would_not_fit_anyway(bench: Any) -> None:
     with pytest.raises(CapacityError, match="'long'"):
         b.store.evict("long")
     assert b.store.agents() == {"a": Residency.HOST, "long": Residency.RESIDENT}
+
+
+def test_nothing_goes_where_a_copy_in_flight_splits_the_room(bench: Any) -> None:
+    gate = Gate("load")
+    b = bench(WrappedBackend(gate), copies=3, group_bytes=1 << 30)
+    for index, agent in enumerate("abc"):
+        b.on_host(agent, 16 * index)
+    load = b.store.load("b", slots_from(100))  # its copy lies between the two others
+    tokens = range(2 * TOKENS)
+    b.store.place("long", tokens, torch.arange(64, 64 + len(tokens)))
+    needed = 2 * b.copy_bytes
+    with pytest.raises(
+        CapacityError,
+        match=rf"'long': .* {needed} bytes of .*0 were free and {needed} could go, but what cannot "
+        rf"go lies between: pieces of up to {needed} bytes do not fit",
+    ):
+        b.store.save("long")
+    assert b.store.state("a") is b.store.state("c") is Residency.HOST
+    assert b.store.counts().host_evictions == 0
+    gate.permits.release()
+    in_time(load.wait)
+    in_time(b.store.save("long").wait)  # now b may go as well
+    assert b.store.counts().host_evictions == 3
+
+
+def test_copies_go_in_order_until_the_pieces_fit(bench: Any) -> None:
+    gate = Gate("load")
+    b = bench(WrappedBackend(gate), copies=4, group_bytes=1 << 30)
+    for index, agent in enumerate("abcd"):
+        b.on_host(agent, 16 * index)
+    b.store.load("b", slots_from(110))
+    b.store.touch("a")
+    tokens = range(2 * TOKENS)
+    b.store.place("long", tokens, torch.arange(64, 64 + len(tokens)))
+    gate.permits.release()
+    in_time(b.store.save("long").wait)
+    assert "a" in b.store.agents(), "c and d were used before it, and are neighbours"
+    assert b.store.counts().host_evictions == 2
+
+
+@given(st.randoms(use_true_random=False))
+def test_the_arena_says_how_many_copies_have_to_go(random: Random) -> None:
+    arena = HostArena(torch.empty(24 * ALIGNMENT, dtype=torch.uint8))
+
+    def groups() -> list[LayerGroup]:
+        sizes = [random.randint(1, 5 * ALIGNMENT) for _ in range(random.randint(1, 3))]
+        return [LayerGroup(range(1), size) for size in sizes]
+
+    made = [arena.allocate(groups()) for _ in range(12)]
+    copies = [copy for copy in made if copy is not None]
+    may_go = random.sample(copies, random.randint(0, len(copies)))
+    wanted, used = groups(), arena.used
+    count = arena.to_free(wanted, may_go)
+    assert arena.used == used
+    for copy in may_go[:count]:
+        assert arena.allocate(wanted) is None, "fewer would have done"
+        arena.free(copy)
+    assert (arena.allocate(wanted) is not None) == (count is not None)
 
 
 def test_the_arena_joins_its_holes() -> None:

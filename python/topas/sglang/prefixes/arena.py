@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch  # type: ignore[import-not-found, unused-ignore]
@@ -17,6 +18,10 @@ ALIGNMENT = 256  # bytes; every piece begins at a multiple
 def padded(nbytes: int) -> int:
     """Bytes that a piece of so many takes."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _taken(groups: Sequence[LayerGroup]) -> int:
+    return sum(padded(group.nbytes) for group in groups)
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class HostCopy:
     @property
     def taken(self) -> int:
         """Bytes of the arena."""
-        return sum(padded(group.nbytes) for group in self.groups)
+        return _taken(self.groups)
 
 
 class HostArena:
@@ -90,6 +95,37 @@ class HostArena:
         """Take back what :meth:`allocate` gave."""
         for offset, group in zip(copy.offsets, copy.groups, strict=True):
             self._give(offset, padded(group.nbytes))
+
+    def to_free(self, groups: list[LayerGroup], copies: Sequence[HostCopy]) -> int | None:
+        """How many copies, from the first on, have to be freed before the groups have room.
+
+        None where all of them are not enough. Tried on the holes alone: nothing is freed here.
+        """
+        trial = HostArena(self._memory)
+        trial.used, trial._holes = self.used, list(self._holes)
+        need = _taken(groups)
+        for count in range(len(copies) + 1):
+            if count:
+                trial.free(copies[count - 1])
+            if need <= trial.capacity - trial.used and trial.allocate(groups) is not None:
+                return count
+        return None
+
+    def shortage(self, groups: list[LayerGroup], copies: Sequence[HostCopy]) -> str:
+        """Why the groups have no room though all these copies may go."""
+        need, free = _taken(groups), self.capacity - self.used
+        can_go = sum(copy.taken for copy in copies)
+        text = (
+            f"a host copy takes {need} bytes of {self.capacity}; "
+            f"{free} were free and {can_go} could go"
+        )
+        if need > free + can_go:
+            return text
+        largest = max(padded(group.nbytes) for group in groups)
+        return (
+            f"{text}, but what cannot go lies between: pieces of up to "
+            f"{largest} bytes do not fit into the holes"
+        )
 
     def _take(self, size: int) -> int | None:
         for index, (offset, room) in enumerate(self._holes):

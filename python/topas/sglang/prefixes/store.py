@@ -12,7 +12,7 @@ import torch  # type: ignore[import-not-found, unused-ignore]
 
 from topas.errors import ArgumentError, CapacityError, StateError
 from topas.sglang.copy_counts import CopyCounts, CopyMeter, Direction
-from topas.sglang.prefixes.arena import HostArena, HostCopy, padded
+from topas.sglang.prefixes.arena import HostArena, HostCopy
 from topas.sglang.prefixes.backends import Backend, CopyJob, copy_rows
 from topas.sglang.prefixes.buffers import KvBuffers
 from topas.sglang.prefixes.cuda import backend_of
@@ -140,7 +140,7 @@ class PrefixStore:
         StateError
             The prefix is not ``resident``: not there, or saved already.
         CapacityError
-            No room in host memory, even with all host copies gone that may go.
+            No room in host memory, even with all host copies gone that may go; none goes.
         """
         with self._lock:
             prefix = self._ready(agent, "save")
@@ -429,24 +429,18 @@ class PrefixStore:
         return prefix.transfer
 
     def _room_for(self, prefix: Prefix) -> HostCopy:
-        """Host memory for a prefix; the least recently used copies go for it."""
+        """Host memory for a prefix; the least recently used copies go for it, if that helps."""
         groups = self._buffers.groups(len(prefix.tokens), self._group_bytes)
-        need = sum(padded(group.nbytes) for group in groups)
         idle = [p for p in self._prefixes.values() if p.may_lose_host]
-        free = self._arena.capacity - self._arena.used
-        can_go = sum(p.host.taken for p in idle if p.host is not None)
-        if need <= free + can_go:
-            while True:
-                host = self._arena.allocate(groups)
-                if host is not None:
-                    return host
-                if not idle:
-                    break
-                self._drop_host(idle.pop(0))
-        raise CapacityError(
-            f"agent {prefix.agent!r}: a host copy takes {need} bytes of {self._arena.capacity}; "
-            f"{free} were free and {can_go} could go"
-        )
+        copies = [p.host for p in idle if p.host is not None]
+        count = self._arena.to_free(groups, copies)
+        if count is None:
+            raise CapacityError(f"agent {prefix.agent!r}: {self._arena.shortage(groups, copies)}")
+        for other in idle[:count]:
+            self._drop_host(other)
+        host = self._arena.allocate(groups)
+        assert host is not None
+        return host
 
     def _drop_host(self, prefix: Prefix) -> None:
         assert prefix.host is not None
