@@ -81,6 +81,9 @@ class WrappedBackend(CpuBackend):
         inner, outer = super().lane(direction, buffers), self
 
         class Lane:
+            def nbytes(self, job: Any) -> int:
+                return inner.nbytes(job)
+
             def begin(self, job: Any, fence: Any) -> Any:
                 outer.hook(direction, "begin")
                 return inner.begin(job, fence)

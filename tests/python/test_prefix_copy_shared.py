@@ -69,6 +69,18 @@ def test_tokens_that_are_skipped_keep_what_they_had(bench: Any, kind: str) -> No
     assert equal(bits(b.tensors, slots[SKIP:]), [part[SKIP:] for part in content])
 
 
+def test_tokens_that_are_skipped_do_not_count_as_copied(bench: Any) -> None:
+    b = bench(WrappedBackend(lambda direction, step: None))
+    b.store._workers["load"]._lane.seconds = lambda first, last: 0.5
+    b.on_host("a", 0)
+    transfer = b.store.load("a", slots_from(40), skip=SKIP, is_shared=True)
+    in_time(transfer.wait)
+    copied = (TOKENS - SKIP) * b.buffers.bytes_per_token
+    assert transfer.nbytes == b.store.counts().load_bytes == copied
+    assert b.store.counts().save_bytes == TOKENS * b.buffers.bytes_per_token
+    assert b.store.measured_bandwidth() == pytest.approx(copied / 0.5)
+
+
 def test_skipped_slots_may_be_another_prefix_s(bench: Any) -> None:
     b = bench()
     b.on_host("a", 0)

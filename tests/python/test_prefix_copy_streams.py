@@ -162,7 +162,9 @@ class Accesses(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-def run(backend: CudaBackend, direction: Any, after: Stream | None = None) -> tuple[Accesses, Any]:
+def run(
+    backend: CudaBackend, direction: Any, after: Stream | None = None, skip: int = 0
+) -> tuple[Accesses, Any]:
     """One copy of a prefix, one layer a group, in this thread; what it did, and its lane."""
     tensors = pool()
     buffers = adapter(tensors)
@@ -178,7 +180,7 @@ def run(backend: CudaBackend, direction: Any, after: Stream | None = None) -> tu
                     tensor.view(torch.uint8).view(SLOTS, -1).index_copy_(
                         0, slots, torch.zeros(TOKENS, 32, dtype=torch.uint8)
                     )
-        lane.begin(CopyJob(direction, slots, host), backend.fence())
+        lane.begin(CopyJob(direction, slots, host, skip), backend.fence())
         marks = [lane.copy_group(index) for index in range(len(host.groups))]
     return accesses, (lane, marks, tensors)
 
@@ -189,6 +191,17 @@ def test_copies_are_ordered_among_themselves(direction: str, depth: int) -> None
     accesses, _ = run(CudaBackend(CPU, depth=depth), direction)
     assert len({number for _, _, _, number, _ in accesses.seen}) == 2
     assert accesses.races == []
+
+
+@pytest.mark.parametrize(("direction", "skip"), [("save", 0), ("load", 0), ("load", 5)])
+def test_what_crosses_the_bus_is_what_counts(direction: str, skip: int) -> None:
+    accesses, (lane, _, _) = run(CudaBackend(CPU), direction, skip=skip)
+    crossed = [
+        end - begin
+        for is_write, begin, end, number, _ in accesses.seen
+        if is_write and number == lane._bus.number
+    ]
+    assert sum(crossed) == lane.nbytes(lane._job) == TOKENS * adapter(pool()).bytes_per_token
 
 
 @pytest.mark.parametrize("direction", ["save", "load"])

@@ -21,7 +21,7 @@ class CopyCounts:
     saves, loads : int
         Copies to and from the host.
     save_bytes, load_bytes : int
-        Bytes of KV.
+        Bytes that were copied; of a load that skips tokens, on a CPU only those of the others.
     save_s, load_s : float
         Seconds from the first copy of a prefix to its last, waiting in the queue excluded.
     failures : int

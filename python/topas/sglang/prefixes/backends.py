@@ -62,7 +62,10 @@ class Mark(Protocol):
 
 
 class Lane(Protocol):
-    """Copies in one direction; used by one thread at a time."""
+    """Copies in one direction; used by one thread at a time, ``nbytes`` by any."""
+
+    def nbytes(self, job: CopyJob) -> int:
+        """Bytes that are copied for a job."""
 
     def begin(self, job: CopyJob, fence: Any) -> Mark:
         """Start a job: nothing of it is copied before the fence is reached."""
@@ -136,6 +139,10 @@ class CpuLane:
     def __init__(self, buffers: KvBuffers) -> None:
         self._buffers = buffers
         self._job: CopyJob | None = None
+
+    def nbytes(self, job: CopyJob) -> int:
+        """See :class:`Lane`: the rows that are not skipped."""
+        return job.host.nbytes // len(job.slots) * len(job.filled)
 
     def begin(self, job: CopyJob, fence: Any) -> CpuMark:
         """See :class:`Lane`."""

@@ -103,6 +103,10 @@ class CudaLane:
         self._slots: torch.Tensor | None = None
         self._pinned_slots: torch.Tensor | None = None
 
+    def nbytes(self, job: CopyJob) -> int:
+        """See :class:`~topas.sglang.prefixes.backends.Lane`: skipped rows cross the bus too."""
+        return job.host.nbytes
+
     def begin(self, job: CopyJob, fence: list[Any]) -> CudaMark:
         """See :class:`~topas.sglang.prefixes.backends.Lane`; nothing of the last job is left."""
         self._job = job

@@ -423,9 +423,10 @@ class PrefixStore:
         assert prefix.slots is not None
         assert prefix.host is not None
         job = CopyJob(direction, prefix.slots, prefix.host, *more)
-        prefix.transfer = Transfer(prefix.agent, job, fence)
+        worker = self._workers[direction]
+        prefix.transfer = Transfer(prefix.agent, job, fence, worker.nbytes(job))
         self._prefixes.move_to_end(prefix.agent)
-        self._workers[direction].submit(prefix.transfer)
+        worker.submit(prefix.transfer)
         return prefix.transfer
 
     def _room_for(self, prefix: Prefix) -> HostCopy:

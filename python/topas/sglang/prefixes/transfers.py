@@ -43,16 +43,17 @@ class Transfer:
     slots : torch.Tensor
         The device slots, shape [tokens].
     nbytes : int
-        Bytes to copy; 0 for an eviction that finds its host copy there.
+        Bytes that its lane copies: rows that a load skips count only where they are copied too; 0
+        for an eviction that finds its host copy there.
     """
 
-    def __init__(self, agent: str, job: CopyJob, fence: Any = None) -> None:
+    def __init__(self, agent: str, job: CopyJob, fence: Any = None, nbytes: int = 0) -> None:
         self.agent = agent
         self.direction = job.direction
         self.slots = job.slots
         self.job = job
         self.fence = fence
-        self.nbytes = job.host.nbytes
+        self.nbytes = nbytes
         self.is_cancelling = False
         self._marks: list[Mark] = []
         self._outcome: Outcome | None = None
@@ -64,7 +65,6 @@ class Transfer:
     def finished(cls, agent: str, job: CopyJob) -> Transfer:
         """A transfer that had nothing to copy."""
         transfer = cls(agent, job)
-        transfer.nbytes = 0
         transfer.finish(Outcome.DONE)
         return transfer
 
@@ -178,7 +178,7 @@ class CopyWorker:
     name : str
         Of the thread.
     lane : Lane
-        Does the copying; only the thread touches it.
+        Does the copying; only the thread has it copy.
     finished : callable
         Told of each transfer that is over, in the thread, before anybody who waits.
     """
@@ -191,6 +191,10 @@ class CopyWorker:
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+
+    def nbytes(self, job: CopyJob) -> int:
+        """Bytes that are copied for a job."""
+        return self._lane.nbytes(job)
 
     def submit(self, transfer: Transfer) -> None:
         """Queue a transfer."""
