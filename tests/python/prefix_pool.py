@@ -17,7 +17,14 @@ from topas.sglang.prefixes.backends import CpuBackend  # noqa: E402
 LAYERS, SLOTS, HEADS, DIM = 6, 128, 2, 8
 TOKENS = 16
 PATIENCE_S = 20.0
-DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2]
+DTYPES = [
+    torch.bfloat16,
+    torch.float16,
+    torch.float32,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.uint8,  # as which SGLang stores fp8
+]
 
 
 def random_kv(*shape: int, dtype: Any = torch.bfloat16, seed: int = 0) -> Any:
