@@ -1,7 +1,9 @@
 """Copies of prefixes on one GPU: speed, overlap with compute, layer-wise start, correctness.
 
-``python bench/prefix_copy_gpu.py --out results.json``: about a minute, 6 GiB of GPU memory and
-3 GiB of pinned host memory. Without torch or a GPU it says so in one line and ends with 0.
+``python bench/prefix_copy_gpu.py``: at most 5 minutes (``--budget-s``: a size for which too little
+is left is skipped, and it says so), 6 GiB of GPU memory and 3 GiB of pinned host memory. Figures go
+to ``bench/results/prefix_copy_DEVICE.json`` after each size. Without torch or a GPU it says so in
+one line and ends with 0.
 """
 
 from __future__ import annotations
@@ -10,21 +12,25 @@ import argparse
 import gc
 import importlib.util
 import json
+import re
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from prefix_copy_goals import DIRECTIONS, goals, is_time_left, line, summary
+
+RESULTS = Path(__file__).resolve().parent / "results"
+DEVICE = "cuda"
 LAYERS, KV_HEADS, DIM = 64, 8, 128  # a model of 32 B parameters with grouped queries
 TOKENS = (256, 512, 1024, 2048, 4096)
 SLOTS = 12_288
 REPEATS = 5
 MATRIX = 8192
-WANTED_SHARE = 0.9  # of the bandwidth of a plain pinned copy
-WANTED_OVERLAP = 1.15  # time of copy and compute together, of the longer alone
+BUDGET_S = 300.0
 
 
 def reason_not_to_run() -> str | None:
@@ -57,45 +63,87 @@ def machine() -> dict[str, str]:
     }
 
 
+class Watch:
+    """A CUDA backend that keeps the events at both ends of the latest copy each way.
+
+    Parameters
+    ----------
+    backend : CudaBackend
+        Does the work.
+
+    Attributes
+    ----------
+    events : dict
+        Direction -> the first event and the last.
+    """
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self.events: dict[str, tuple[Any, Any]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def lane(self, direction: str, buffers: Any) -> Any:
+        """A lane that is asked for the seconds of a copy when it is over, and notes of which."""
+        lane = self._backend.lane(direction, buffers)
+        seconds = lane.seconds
+
+        def noted(first: Any, last: Any) -> float:
+            self.events[direction] = (first.event, last.event)
+            return float(seconds(first, last))
+
+        lane.seconds = noted
+        return lane
+
+
 class Rig:
     """A pool of random KV, a store on it, and one prefix at scattered slots."""
 
     def __init__(self, tokens: int) -> None:
         import torch
-        from topas.sglang.prefixes import KvBuffers, PrefixStore
+        from topas.sglang.prefixes import CudaBackend, KvBuffers, PrefixStore
 
         self.torch = torch
         self.tokens = tokens
-        generator = torch.Generator(device="cuda").manual_seed(tokens)
+        generator = torch.Generator(device=DEVICE).manual_seed(tokens)
 
         def layer() -> Any:
             shape = (SLOTS, KV_HEADS, DIM * 2)
-            options = {"generator": generator, "dtype": torch.uint8, "device": "cuda"}
+            options = {"generator": generator, "dtype": torch.uint8, "device": DEVICE}
             return torch.randint(0, 256, shape, **options).view(torch.bfloat16)
 
         self.tensors = [layer() for _ in range(2 * LAYERS)]
         buffers = KvBuffers.mha(self.tensors[:LAYERS], self.tensors[LAYERS:])
         self.nbytes = tokens * buffers.bytes_per_token
-        self.store = PrefixStore(buffers, host_bytes=self.nbytes + (1 << 20))
+        self.watch = Watch(CudaBackend(buffers.device))
+        host_bytes = self.nbytes + (1 << 20)
+        self.store = PrefixStore(buffers, host_bytes=host_bytes, backend=self.watch)
         order = torch.randperm(SLOTS, generator=torch.Generator().manual_seed(1))
-        self.home = order[:tokens].cuda()
-        self.target = order[tokens : 2 * tokens].cuda()
+        self.home = order[:tokens].to(DEVICE)
+        self.target = order[tokens : 2 * tokens].to(DEVICE)
 
     def rows(self, slots: Any) -> list[Any]:
         """The bits at these slots."""
         return [tensor.view(self.torch.int16)[slots] for tensor in self.tensors]
 
-    def save(self) -> None:
-        """Save the prefix as if for the first time."""
+    def prepare(self, direction: str) -> None:
+        """Make a save one for the first time, or a load one from a host copy that is there."""
+        if direction == "load":
+            self.leave()
+            return
         if self.store.agents():
             self.store.forget("a")
         self.store.place("a", range(self.tokens), self.home)
-        self.store.save("a").wait()
 
-    def load(self) -> None:
-        """Load it, from a host copy that is there."""
-        self.leave()
-        self.store.load("a", self.target).wait()
+    def start(self, direction: str) -> Any:
+        """Begin the copy; its transfer."""
+        return self.store.save("a") if direction == "save" else self.store.load("a", self.target)
+
+    def copy(self, direction: str) -> None:
+        """A copy from beginning to end."""
+        self.prepare(direction)
+        self.start(direction).wait()
 
     def leave(self) -> None:
         """Give up its slots; the host copy is there, so nothing is copied."""
@@ -126,7 +174,7 @@ def plain_seconds(nbytes: int) -> dict[str, float]:
     import torch
 
     host = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
-    device = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+    device = torch.empty(nbytes, dtype=torch.uint8, device=DEVICE)
 
     def load() -> None:
         device.copy_(host, non_blocking=True)
@@ -145,11 +193,10 @@ def copy_seconds(rig: Rig, direction: str) -> tuple[float, float]:
     walls: list[float] = []
 
     def once() -> float:
-        if direction == "load":
-            rig.leave()
+        rig.prepare(direction)
         before = getattr(rig.store.counts(), f"{direction}_s")
         start = time.perf_counter()
-        getattr(rig, direction)()
+        rig.start(direction).wait()
         walls.append(time.perf_counter() - start)
         return float(getattr(rig.store.counts(), f"{direction}_s") - before)
 
@@ -160,12 +207,12 @@ def is_exact(rig: Rig) -> bool:
     """Whether a save and a load bring back the bits, while the old slots are overwritten."""
     torch = rig.torch
     content = rig.rows(rig.home)
-    rig.save()
+    rig.copy("save")
     rig.leave()
     for tensor in rig.tensors:
         tensor.view(torch.int16)[rig.home] = 0
         tensor.view(torch.int16)[rig.target] = 0
-    rig.load()
+    rig.copy("load")
     same = all(map(torch.equal, rig.rows(rig.target), content))
     for tensor, rows in zip(rig.tensors, content, strict=True):
         tensor.view(torch.int16)[rig.home] = rows
@@ -198,11 +245,14 @@ def layer_times(rig: Rig) -> dict[str, float]:
     return {name: statistics.median(times[1:]) for name, times in samples.items()}
 
 
-def overlap(rig: Rig, load_s: float) -> dict[str, float]:
-    """A load beside matrix products that take about as long: alone and together."""
+def overlap(rig: Rig, direction: str, copy_s: float) -> dict[str, Any]:
+    """A copy beside matrix products that take about as long: alone and together.
+
+    ``runs`` has when each began and ended in each run, in ms after one event before both.
+    """
     torch = rig.torch
     left, right = (
-        torch.randn(MATRIX, MATRIX, dtype=torch.bfloat16, device="cuda") for _ in range(2)
+        torch.randn(MATRIX, MATRIX, dtype=torch.bfloat16, device=DEVICE) for _ in range(2)
     )
     out = torch.empty_like(left)
 
@@ -210,43 +260,50 @@ def overlap(rig: Rig, load_s: float) -> dict[str, float]:
         for _ in range(count):
             torch.mm(left, right, out=out)
 
-    count = max(1, round(load_s / (median_of(lambda: gpu_seconds(lambda: products(10))) / 10)))
+    count = max(1, round(copy_s / (median_of(lambda: gpu_seconds(lambda: products(10))) / 10)))
     compute_s = median_of(lambda: gpu_seconds(lambda: products(count)))
-    side = torch.cuda.Stream()
+    runs: list[dict[str, float]] = []
 
     def together() -> float:
-        rig.leave()
+        rig.prepare(direction)
         torch.cuda.synchronize()
-        began, computed, loaded = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+        began, computing, computed = (torch.cuda.Event(enable_timing=True) for _ in range(3))
         began.record()
-        transfer = rig.store.load("a", rig.target)
+        transfer = rig.start(direction)
+        computing.record()
         products(count)
         computed.record()
-        with torch.cuda.stream(side):
-            transfer.wait_for_layer(LAYERS - 1)
-            loaded.record()
         transfer.wait()
         computed.synchronize()
-        loaded.synchronize()
-        return max(float(began.elapsed_time(event)) / 1e3 for event in (computed, loaded))
+        copying, copied = rig.watch.events[direction]
+        events = {
+            "copy_start_ms": copying,
+            "copy_end_ms": copied,
+            "compute_start_ms": computing,
+            "compute_end_ms": computed,
+        }
+        runs.append({name: float(began.elapsed_time(event)) for name, event in events.items()})
+        return max(runs[-1]["copy_end_ms"], runs[-1]["compute_end_ms"]) / 1e3
 
     both_s = median_of(together)
     return {
-        "load_s": load_s,
+        "copy_s": copy_s,
         "compute_s": compute_s,
         "both_s": both_s,
-        "ratio": both_s / max(load_s, compute_s),
+        "ratio": both_s / max(copy_s, compute_s),
+        "runs": runs[1:],
     }
 
 
 def measure(tokens: int) -> dict[str, Any]:
     """All figures for a prefix of so many tokens."""
+    start = time.perf_counter()
     gc.collect()  # the store before is in a cycle, and has a pool of its own
     rig = Rig(tokens)
     with rig.store:
         row: dict[str, Any] = {"tokens": tokens, "nbytes": rig.nbytes, "exact": is_exact(rig)}
         plain = plain_seconds(rig.nbytes)
-        for direction in ("save", "load"):
+        for direction in DIRECTIONS:
             seconds, wall_s = copy_seconds(rig, direction)
             row[direction] = {
                 "seconds": seconds,
@@ -257,58 +314,58 @@ def measure(tokens: int) -> dict[str, Any]:
                 "share_of_plain_wall": plain[direction] / wall_s,
             }
         row["layers_s"] = layer_times(rig)
-        row["overlap"] = overlap(rig, row["load"]["seconds"])
+        row["overlap"] = {name: overlap(rig, name, row[name]["seconds"]) for name in DIRECTIONS}
+    row["took_s"] = time.perf_counter() - start
     return row
 
 
-def line(row: dict[str, Any]) -> str:
-    """A row for people."""
-    copies = "  ".join(
-        f"{name} {row[name]['gb_per_s']:5.1f} GB/s ({row[name]['share_of_plain']:.0%} of plain, "
-        f"{row[name]['share_of_plain_wall']:.0%} by the clock)"
-        for name in ("save", "load")
-    )
-    layers = row["layers_s"]
-    return (
-        f"{row['tokens']:5} tokens  {copies}  layer 0 after {layers['first'] * 1e3:.2f} of "
-        f"{layers['last'] * 1e3:.2f} ms  with compute x{row['overlap']['ratio']:.2f}  "
-        f"{'exact' if row['exact'] else 'WRONG BITS'}"
-    )
+def file_of(device: str) -> Path:
+    """Where the figures of a device go unless it is said."""
+    return RESULTS / f"prefix_copy_{re.sub('[^a-z0-9]+', '_', device.lower()).strip('_')}.json"
 
 
-def goals(rows: list[dict[str, Any]]) -> dict[str, bool]:
-    """Which goals all sizes meet."""
-    return {
-        "exact": all(row["exact"] for row in rows),
-        "bandwidth": all(
-            row[name]["share_of_plain"] >= WANTED_SHARE for row in rows for name in ("save", "load")
-        ),
-        "overlap": all(row["overlap"]["ratio"] < WANTED_OVERLAP for row in rows),
-    }
+def keep(report: dict[str, Any], out: Path) -> None:
+    """Write the figures, whole or not at all."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    part = out.with_name(out.name + ".part")
+    part.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    part.replace(out)
 
 
-def main() -> int:
+def measure_all(sizes: list[int], report: dict[str, Any], out: Path, start: float) -> None:
+    """Measure size after size while there is time; each is printed and kept at once."""
+    rows = report["rows"]
+    for index, tokens in enumerate(sizes):
+        spent_s = time.perf_counter() - start
+        if not is_time_left(tokens, rows, spent_s, report["budget_s"]):
+            return
+        rows.append(measure(tokens))
+        print(line(rows[-1]), flush=True)
+        report["goals"], report["not_measured"] = goals(rows), sizes[index + 1 :]
+        keep(report, out)
+
+
+def main(words: Sequence[str] | None = None) -> int:
     """Print the table, write the JSON; 1 when a copy was not exact."""
+    start = time.perf_counter()
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, help="where to write the figures as JSON")
+    parser.add_argument("--out", type=Path, help="JSON, if not bench/results/prefix_copy_DEVICE")
     parser.add_argument("--tokens", type=int, nargs="+", default=list(TOKENS))
-    options = parser.parse_args()
+    parser.add_argument("--budget-s", type=float, default=BUDGET_S, help="how long it may take")
+    options = parser.parse_args(words)
     if not all(0 < tokens <= SLOTS // 2 for tokens in options.tokens):
         parser.error(f"--tokens: 1 to {SLOTS // 2}, got {options.tokens}")
     reason = reason_not_to_run()
     if reason is not None:
         print(f"prefix_copy_gpu: not run: {reason}")
         return 0
-    report: dict[str, Any] = {"machine": machine(), "rows": []}
+    report: dict[str, Any] = {"machine": machine(), "budget_s": options.budget_s, "rows": []}
     print(json.dumps(report["machine"]))
-    for tokens in options.tokens:
-        report["rows"].append(measure(tokens))
-        print(line(report["rows"][-1]), flush=True)
-    report["goals"] = goals(report["rows"])
-    print(json.dumps(report["goals"]))
-    if options.out is not None:
-        options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    return 0 if report["goals"]["exact"] else 1
+    out = options.out or file_of(report["machine"]["device"])
+    measure_all(options.tokens, report, out, start)
+    print(summary(report))
+    print(f"written: {out}")
+    return 0 if report["goals"]["exact"]["is_met"] else 1
 
 
 if __name__ == "__main__":

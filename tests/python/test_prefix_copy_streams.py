@@ -63,8 +63,8 @@ class Event:
         self.options = options
         self.clock: Clock = {}
 
-    def record(self, stream: Stream) -> None:
-        self.clock = stream.tick()
+    def record(self, stream: Stream | None = None) -> None:
+        self.clock = (stream or CURRENT[-1]).tick()
 
     def synchronize(self) -> None:
         HOST.wait_event(self)
