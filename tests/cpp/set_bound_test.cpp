@@ -79,7 +79,7 @@ TEST(SetBound, ByArrivalItTellsWhatPackingFinds) {
   std::size_t feasible = 0;
   std::size_t without = 0;
   std::size_t below = 0;  // the bar
-  std::size_t told = 0;  // where moving costs something
+  std::size_t told = 0;   // where moving costs something
   for (int round = 0; round < 1500; ++round) {
     const Config config = random_service_config(random);
     World world(config);
