@@ -27,7 +27,7 @@ GreedyPack::GreedyPack(const Instance& instance)
   emissions_.reserve(kUsual);
   rank_waiting();
   bound_gains();
-  completions_ = kept_completions_;
+  completions_.assign(kept_completions_.begin(), kept_completions_.end());
 }
 
 Allocation GreedyPack::pack(std::span<const std::uint32_t> members) {
@@ -64,7 +64,6 @@ bool GreedyPack::start(std::span<const std::uint32_t> members, Allocation& out) 
   score_.clear();
   std::int64_t room = config.kv_capacity_tokens;
   std::int64_t firm = 0;
-  bool has_requests = true;
   for (const auto member : members) {
     const AgentView& agent = instance_.agents[member];
     inside_[member] = 1;
@@ -75,14 +74,13 @@ bool GreedyPack::start(std::span<const std::uint32_t> members, Allocation& out) 
     if (agent.running.size() == 0) {
       uncovered_[member] = 1;
       ++uncovered_count_;
-      uncovered_kv_ += agent.least_waiting_kv;
-      has_requests = has_requests && agent.waiting.size() > 0;
+      uncovered_kv_ += std::min(agent.least_waiting_kv, config.kv_capacity_tokens + 1);  // infeasible in any case
     }
   }
   out.preempted = static_cast<std::uint32_t>(instance_.running.size()) - out.kept;
   room_ = first_room_ = room;
   slots_ = first_slots_ = instance_.slots_beside(out.kept);
-  return has_requests && uncovered_kv_ <= room && uncovered_count_ <= slots_ && firm == instance_.firm_agents &&
+  return uncovered_kv_ <= room && uncovered_count_ <= slots_ && firm == instance_.firm_agents &&
          (config.action_cap == 0 || std::cmp_less_equal(out.preempted, config.action_cap));
 }
 

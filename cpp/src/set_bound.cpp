@@ -23,23 +23,14 @@ SetBound::SetBound(const Instance& instance, const GreedyPack& pack, double dens
       pack_(pack),
       capacity_(instance.config->kv_capacity_tokens),
       prices_(choose_prices(instance, pack, density)),
-      moves_are_told_(instance.config->move_model == MoveModel::once),
+      moves_are_told_(instance.config->move_model == MoveModel::once &&
+                      std::all_of(instance.agents.begin(), instance.agents.end(),
+                                  [](const AgentView& agent) { return agent.resident || agent.running.size() == 0; })),
       apart_(instance.agents.size(), Worth{}) {
   agents_.reserve(instance.agents.size());
   for (const AgentView& agent : instance.agents) {
-    Sums& sums = agents_.emplace_back();
-    const bool covered = agent.running.size() > 0;
-    const std::int64_t least = std::min(agent.least_waiting_kv, capacity_ + 1);  // infeasible in any case
-    sums.tokens = agent.prefix_tokens + agent.running_kv;
-    sums.cover_tokens = covered ? 0 : least;
-    sums.kept = agent.running.size();
-    sums.uncovered = covered ? 0 : 1;
-    sums.firm = agent.firm ? 1 : 0;
-    sums.incoming = agent.resident || covered ? 0 : 1;
-    sums.moved_tokens = agent.resident ? -agent.prefix_tokens : sums.incoming * agent.prefix_tokens;
-    sums.fixed = agent.reuse + agent.redo + agent.revoke;
+    agents_.push_back(sums_of(agent));
     preempted_ += agent.redo + agent.revoke;
-    moves_are_told_ = moves_are_told_ && (agent.resident || !covered);
   }
   for (const auto task : instance.waiting_tasks) {
     add_worth(task);
@@ -47,6 +38,22 @@ SetBound::SetBound(const Instance& instance, const GreedyPack& pack, double dens
   for (const Sums& sums : agents_) {
     size_ += sums.fixed + *std::max_element(sums.worth.begin(), sums.worth.end());
   }
+}
+
+/// All of an agent but its worth.
+SetBound::Sums SetBound::sums_of(const AgentView& agent) const noexcept {
+  Sums sums;
+  const bool covered = agent.running.size() > 0;
+  const std::int64_t least = std::min(agent.least_waiting_kv, capacity_ + 1);  // infeasible in any case
+  sums.tokens = agent.prefix_tokens + agent.running_kv;
+  sums.cover_tokens = covered ? 0 : least;
+  sums.kept = agent.running.size();
+  sums.uncovered = covered ? 0 : 1;
+  sums.firm = agent.firm ? 1 : 0;
+  sums.incoming = agent.resident || covered ? 0 : 1;
+  sums.moved_tokens = agent.resident ? -agent.prefix_tokens : sums.incoming * agent.prefix_tokens;
+  sums.fixed = agent.reuse + agent.redo + agent.revoke;
+  return sums;
 }
 
 /// What the waiting requests of a task are worth, agent by agent.

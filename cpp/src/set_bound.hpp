@@ -85,6 +85,7 @@ class SetBound {
   [[nodiscard]] Told tighter(std::span<const std::uint32_t> toggled, double bar);
 
  private:
+  [[nodiscard]] Sums sums_of(const AgentView& agent) const noexcept;
   void add_worth(std::uint32_t task);
   [[nodiscard]] Worth worth_of(Range waiting, double together) const noexcept;
   [[nodiscard]] double upper(const Sums& set, const Worth& worth, double size) const noexcept;

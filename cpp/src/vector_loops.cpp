@@ -5,13 +5,13 @@
 
 #include "lanes.hpp"
 
-// Needs the loader's help (ifunc), which glibc has.
-#if defined(TOPAS_EVERY_WIDTH)
-// Told by who includes this file: a test of one width alone.
-#elif defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__SANITIZE_ADDRESS__)
+// Needs the loader's help (ifunc), which glibc has. A test that includes this file tells that it wants one width alone.
+#ifndef TOPAS_EVERY_WIDTH
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__SANITIZE_ADDRESS__)
 #define TOPAS_EVERY_WIDTH __attribute__((target_clones("avx2", "default")))
 #else
 #define TOPAS_EVERY_WIDTH
+#endif
 #endif
 
 namespace topas::detail {
