@@ -22,16 +22,20 @@ using detail::Instance;
 using detail::PrefixSet;
 using detail::SetBound;
 
-std::vector<PrefixSet> random_sets(Random& random, const Instance& instance, int count) {
-  std::vector<PrefixSet> out(static_cast<std::size_t>(count));
-  for (PrefixSet& set : out) {
-    for (std::uint32_t agent = 0; agent < instance.agents.size(); ++agent) {
-      if (random.chance(0.5)) {
-        set.push_back(agent);
-      }
-    }
-  }
+std::vector<PrefixSet> random_sets(Random& random, const Instance& instance) {
+  std::vector<PrefixSet> out(20);
+  std::generate(out.begin(), out.end(), [&] { return random_set(random, instance, 0.5); });
   return out;
+}
+
+/// By density and by arrival, with siblings and with a queue.
+const Instance& build(World& world, Random& random, int round) {
+  if (round % 4 < 2) {
+    fill_with_siblings(world, random);
+  } else {
+    fill_with_a_queue(world, random);
+  }
+  return world.build();
 }
 
 /// Allocations of the second time that something is done.
@@ -52,14 +56,9 @@ TEST(Allocation, PackingASetAllocatesNothing) {
   std::size_t feasible = 0;
   for (int round = 0; round < 100; ++round) {
     World world(round % 2 == 0 ? random_config(random) : random_service_config(random));
-    if (round % 4 < 2) {
-      fill_with_siblings(world, random);
-    } else {
-      fill_with_a_queue(world, random);
-    }
-    const Instance& instance = world.build();
+    const Instance& instance = build(world, random, round);
     GreedyPack pack(instance);
-    const auto sets = random_sets(random, instance, 20);
+    const auto sets = random_sets(random, instance);
     ASSERT_EQ(allocations_again([&] {
                 for (const PrefixSet& set : sets) {
                   feasible += pack.pack(set).feasible ? 1U : 0U;
@@ -77,26 +76,16 @@ TEST(Allocation, BoundingASetAllocatesNothing) {
   std::size_t finite = 0;
   for (int round = 0; round < 100; ++round) {
     World world(round % 2 == 0 ? random_config(random) : random_service_config(random));
-    if (round % 4 < 2) {
-      fill_with_siblings(world, random);
-    } else {
-      fill_with_a_queue(world, random);
-    }
-    const Instance& instance = world.build();
+    const Instance& instance = build(world, random, round);
     GreedyPack pack(instance);
     SetBound bound(instance, pack, pack.density_after(100));
-    const PrefixSet base = random_sets(random, instance, 1).front();
+    const PrefixSet base = random_set(random, instance, 0.5);
     bound.start_from(base);
-    auto sets = random_sets(random, instance, 20);  // of agents that are toggled
-    std::erase_if(sets, [&](const PrefixSet& toggled) {
-      PrefixSet members;
-      std::set_symmetric_difference(base.begin(), base.end(), toggled.begin(), toggled.end(),
-                                    std::back_inserter(members));
-      return !bound.feasible(bound.of(members));
-    });
+    auto sets = random_sets(random, instance);  // of agents that are toggled
+    std::erase_if(sets, [&](const PrefixSet& changes) { return !bound.feasible(bound.of(toggled(base, changes))); });
     ASSERT_EQ(allocations_again([&] {
-                for (const PrefixSet& toggled : sets) {
-                  finite += std::isfinite(bound.tighter(toggled, kNoBar).upper) ? 1U : 0U;
+                for (const PrefixSet& changes : sets) {
+                  finite += std::isfinite(bound.tighter(changes, kNoBar).upper) ? 1U : 0U;
                 }
               }),
               0U)

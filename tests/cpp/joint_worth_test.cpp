@@ -242,22 +242,6 @@ class AllAdmissions {
   std::vector<Worth> best_;  // of each set of agents served so far
 };
 
-PrefixSet random_set(Random& random, const Instance& instance, double chance) {
-  PrefixSet out;
-  for (std::uint32_t agent = 0; agent < instance.agents.size(); ++agent) {
-    if (random.chance(chance)) {
-      out.push_back(agent);
-    }
-  }
-  return out;
-}
-
-PrefixSet toggled(const PrefixSet& base, const PrefixSet& agents) {
-  PrefixSet out;
-  std::set_symmetric_difference(base.begin(), base.end(), agents.begin(), agents.end(), std::back_inserter(out));
-  return out;
-}
-
 /// How often which case occurred.
 struct Compared {
   std::size_t positive = 0;

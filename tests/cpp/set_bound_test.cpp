@@ -20,22 +20,6 @@ using detail::Instance;
 using detail::PrefixSet;
 using detail::SetBound;
 
-PrefixSet random_set(Random& random, const Instance& instance) {
-  PrefixSet out;
-  for (std::uint32_t agent = 0; agent < instance.agents.size(); ++agent) {
-    if (random.chance(0.4)) {
-      out.push_back(agent);
-    }
-  }
-  return out;
-}
-
-PrefixSet toggled(const PrefixSet& base, const PrefixSet& agents) {
-  PrefixSet out;
-  std::set_symmetric_difference(base.begin(), base.end(), agents.begin(), agents.end(), std::back_inserter(out));
-  return out;
-}
-
 TEST(SetBound, IsNeverBelowWhatPackingFinds) {
   Random random(71);
   std::size_t feasible = 0;
@@ -49,12 +33,12 @@ TEST(SetBound, IsNeverBelowWhatPackingFinds) {
     }
     const Instance& instance = world.build();
     GreedyPack pack(instance);
-    const PrefixSet base = random_set(random, instance);
+    const PrefixSet base = random_set(random, instance, 0.4);
     const double density = pack.pack(base).feasible ? pack.density_left() : pack.density_after(random.between(0, 2000));
     SetBound bound(instance, pack, density);
     bound.start_from(base);
     for (int set = 0; set < 12; ++set) {
-      const PrefixSet changes = random_set(random, instance);
+      const PrefixSet changes = random_set(random, instance, 0.4);
       const PrefixSet members = toggled(base, changes);
       const auto sums = bound.of(members);
       const auto allocation = pack.pack(members);
@@ -86,11 +70,11 @@ TEST(SetBound, ByArrivalItTellsWhatPackingFinds) {
     fill_with_a_queue(world, random);
     const Instance& instance = world.build();
     GreedyPack pack(instance);
-    const PrefixSet base = random_set(random, instance);
+    const PrefixSet base = random_set(random, instance, 0.4);
     SetBound bound(instance, pack, pack.density_after(random.between(0, 200)));
     bound.start_from(base);
     for (int set = 0; set < 12; ++set) {
-      const PrefixSet changes = random_set(random, instance);
+      const PrefixSet changes = random_set(random, instance, 0.4);
       const PrefixSet members = toggled(base, changes);
       const auto sums = bound.of(members);
       const auto allocation = pack.pack(members);

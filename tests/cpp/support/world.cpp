@@ -1,6 +1,7 @@
 #include "support/world.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace topas::testing {
@@ -204,6 +205,22 @@ void fill_with_siblings(World& world, Random& random) {
       }
     }
   }
+}
+
+std::vector<std::uint32_t> random_set(Random& random, const detail::Instance& instance, double chance) {
+  std::vector<std::uint32_t> out;
+  for (std::uint32_t agent = 0; agent < instance.agents.size(); ++agent) {
+    if (random.chance(chance)) {
+      out.push_back(agent);
+    }
+  }
+  return out;
+}
+
+std::vector<std::uint32_t> toggled(const std::vector<std::uint32_t>& set, const std::vector<std::uint32_t>& agents) {
+  std::vector<std::uint32_t> out;
+  std::set_symmetric_difference(set.begin(), set.end(), agents.begin(), agents.end(), std::back_inserter(out));
+  return out;
 }
 
 }  // namespace topas::testing

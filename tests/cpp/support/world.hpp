@@ -88,4 +88,10 @@ void fill_with_many(World& world, Random& random);
 /// Tasks of parallel stages with a request each.
 void fill_with_siblings(World& world, Random& random);
 
+/// Each agent of the instance with this chance, ascending.
+[[nodiscard]] std::vector<std::uint32_t> random_set(Random& random, const detail::Instance& instance, double chance);
+/// The set with these agents taken in, or left out if they are in it.
+[[nodiscard]] std::vector<std::uint32_t> toggled(const std::vector<std::uint32_t>& set,
+                                                 const std::vector<std::uint32_t>& agents);
+
 }  // namespace topas::testing
