@@ -46,7 +46,7 @@ class Copies:
     """A store on an engine's pool, and seconds of its copies."""
 
     def __init__(self, engine: Any, tokens: int) -> None:
-        from topas.sglang.prefixes import KvBuffers, PrefixStore
+        from topas.sglang.prefix_copy import KvBuffers, PrefixStore
 
         self._engine = engine
         self._allocator = engine.scheduler.token_to_kv_pool_allocator

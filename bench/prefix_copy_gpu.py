@@ -102,7 +102,7 @@ class Rig:
 
     def __init__(self, tokens: int) -> None:
         import torch
-        from topas.sglang.prefixes import CudaBackend, KvBuffers, PrefixStore
+        from topas.sglang.prefix_copy import CudaBackend, KvBuffers, PrefixStore
 
         self.torch = torch
         self.tokens = tokens

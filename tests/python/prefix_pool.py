@@ -10,9 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="copies of prefixes need torch")
 
-from topas.sglang.prefixes import KvBuffers, PrefixStore  # noqa: E402 - only where torch is
-from topas.sglang.prefixes.arena import ALIGNMENT  # noqa: E402
-from topas.sglang.prefixes.backends import CpuBackend  # noqa: E402
+from topas.sglang.prefix_copy import KvBuffers, PrefixStore  # noqa: E402 - only where torch is
+from topas.sglang.prefix_copy.arena import ALIGNMENT  # noqa: E402
+from topas.sglang.prefix_copy.backends import CpuBackend  # noqa: E402
 
 LAYERS, SLOTS, HEADS, DIM = 6, 128, 2, 8
 TOKENS = 16

@@ -36,9 +36,9 @@ from prefix_pool import (  # noqa: E402 - only where torch is
     scribble,
     slots_from,
 )
-from topas.sglang.prefixes import KvBuffers, PrefixStore, Residency  # noqa: E402
-from topas.sglang.prefixes.arena import HostArena  # noqa: E402
-from topas.sglang.prefixes.buffers import LayerGroup  # noqa: E402
+from topas.sglang.prefix_copy import KvBuffers, PrefixStore, Residency  # noqa: E402
+from topas.sglang.prefix_copy.arena import HostArena  # noqa: E402
+from topas.sglang.prefix_copy.buffers import LayerGroup  # noqa: E402
 
 bench = pytest.fixture(benches)
 

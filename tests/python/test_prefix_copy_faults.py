@@ -24,7 +24,7 @@ from prefix_pool import (  # noqa: E402 - only where torch is
     scribble,
     slots_from,
 )
-from topas.sglang.prefixes import CopyCancelled, CopyError, Residency, transfers  # noqa: E402
+from topas.sglang.prefix_copy import CopyCancelled, CopyError, Residency, transfers  # noqa: E402
 
 bench = pytest.fixture(benches)
 

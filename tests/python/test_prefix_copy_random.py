@@ -22,9 +22,9 @@ from prefix_pool import (  # noqa: E402 - only where torch is
     equal,
     scribble,
 )
-from topas.sglang.prefixes import CopyCancelled, CopyError, PrefixStore, Residency, Transfer  # noqa: E402
-from topas.sglang.prefixes.arena import HostArena  # noqa: E402
-from topas.sglang.prefixes.states import Prefix  # noqa: E402
+from topas.sglang.prefix_copy import CopyCancelled, CopyError, PrefixStore, Residency, Transfer  # noqa: E402
+from topas.sglang.prefix_copy.arena import HostArena  # noqa: E402
+from topas.sglang.prefix_copy.states import Prefix  # noqa: E402
 
 bench = pytest.fixture(benches)
 

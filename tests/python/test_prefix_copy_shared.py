@@ -23,7 +23,7 @@ from prefix_pool import (  # noqa: E402 - only where torch is
     slots_from,
 )
 from topas.sglang.layers import Arrival, LayerWaits  # noqa: E402
-from topas.sglang.prefixes import CopyError, Residency  # noqa: E402
+from topas.sglang.prefix_copy import CopyError, Residency  # noqa: E402
 
 bench = pytest.fixture(benches)
 

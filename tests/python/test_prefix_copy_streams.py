@@ -27,10 +27,10 @@ from prefix_pool import (  # noqa: E402 - only where torch is
     scribble,
     slots_from,
 )
-from topas.sglang.prefixes import PrefixStore  # noqa: E402
-from topas.sglang.prefixes.arena import HostArena  # noqa: E402
-from topas.sglang.prefixes.backends import CopyJob  # noqa: E402
-from topas.sglang.prefixes.cuda import CudaBackend  # noqa: E402
+from topas.sglang.prefix_copy import PrefixStore  # noqa: E402
+from topas.sglang.prefix_copy.arena import HostArena  # noqa: E402
+from topas.sglang.prefix_copy.backends import CopyJob  # noqa: E402
+from topas.sglang.prefix_copy.cuda import CudaBackend  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 CPU = torch.device("cpu")

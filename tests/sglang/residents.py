@@ -10,7 +10,7 @@ import driving
 import numpy as np
 from driving import Asked, bridge_of, tokens
 from topas.sglang.cache import PrefixCache
-from topas.sglang.prefixes.backends import CpuLane
+from topas.sglang.prefix_copy.backends import CpuLane
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ import engine
 import pytest
 from driving import submit_all, token_ids
 from residents import EARLY, POOL, PREFIXES, Leash, load, trickle
-from topas.sglang.prefixes import PrefixStore
+from topas.sglang.prefix_copy import PrefixStore
 from topas.sglang.settings import Settings
 
 if TYPE_CHECKING:

@@ -32,7 +32,8 @@ from residents import (
 from topas.sglang import residency
 from topas.sglang.cache import PrefixCache
 from topas.sglang.ledger import Ledger
-from topas.sglang.prefixes import PrefixStore, Residency
+from topas.sglang.prefix_copy import PrefixStore, Residency
+from topas.sglang.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -383,6 +384,57 @@ def test_a_step_that_raises(
     assert serve(engine, asked) == answers
     assert residency_of(engine).failures["OSError"] > 0
     assert not bridge_of(engine).counts.fallbacks
+
+
+@BOTH_WAYS
+def test_a_pass_that_raises_before_anything_is_decided(
+    drive: driving.Start,
+    expected: driving.Expected,
+    monkeypatch: pytest.MonkeyPatch,
+    copies: dict[str, Any],
+) -> None:
+    asked = load()
+    answers = expected(asked)
+    engine = drive({**RESTLESS, **copies}, max_total_tokens=POOL)
+    land = residency.Residency.land
+    monkeypatch.setattr(residency.Residency, "land", _now_and_then(land, after=False))
+    outputs = driving.finish(engine, trickle(asked), fallbacks=True)
+    settle(engine)
+    assert outputs == answers
+    assert bridge_of(engine).counts.fallbacks["OSError"] > 0
+
+
+def test_a_batch_whose_prompts_cannot_be_told_waits_for_whole_prefixes(
+    drive: driving.Start, expected: driving.Expected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = load()
+    answers = expected(asked)
+    engine = drive(EARLY, max_total_tokens=POOL)
+    Leash(monkeypatch, "load").delay_s = 0.02
+    monkeypatch.setattr(View, "prompts", _now_and_then(View.prompts, after=False))
+    assert serve(engine, asked) == answers
+    assert residency_of(engine).failures["OSError"] > 0
+    assert residency_of(engine).store.counts().loads >= len(PREFIXES)
+
+
+def test_a_flush_that_raises_in_topas(
+    drive: driving.Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = drive(COPIES, max_total_tokens=POOL)
+    warm(engine, PREFIXES[0], "a")
+
+    def flush(*_: Any) -> None:
+        raise OSError("injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PrefixStore, "flush", flush)
+        assert engine.scheduler.flush_cache()
+    assert residency_of(engine).pinned == (0, 0)
+    engine.submit("b", PREFIXES[0] + tokens(7, 4), 4)
+    engine.run()
+    assert engine.outputs["b"].cached_tokens == 0
+    assert bridge_of(engine).counts.fallbacks["OSError"] == 1
+    at_rest(engine)
 
 
 @BOTH_WAYS

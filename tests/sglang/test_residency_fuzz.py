@@ -9,7 +9,7 @@ from driving import LOOPS, VERSION, Asked, Tyrant, tokens
 from residents import COPIES, Leash, at_rest, inconsistencies, residency_of
 from storm import CONFIG, ENGINE, PROMPTS, Storm
 from topas.sglang.cache import PrefixCache
-from topas.sglang.prefixes import PrefixStore
+from topas.sglang.prefix_copy import PrefixStore
 
 if TYPE_CHECKING:
     import pytest

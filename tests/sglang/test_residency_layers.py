@@ -28,8 +28,8 @@ from residents import (
     warm,
 )
 from topas.sglang.layers import LayerWaits
-from topas.sglang.prefixes import PrefixStore, Residency
-from topas.sglang.prefixes.backends import CpuLane
+from topas.sglang.prefix_copy import PrefixStore, Residency
+from topas.sglang.prefix_copy.backends import CpuLane
 
 if TYPE_CHECKING:
     from collections.abc import Callable

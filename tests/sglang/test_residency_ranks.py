@@ -12,8 +12,8 @@ import pytest
 from driving import Asked, bridge_of, left_over, token_ids
 from ranks import run_ranks
 from residents import COPIES, POOL, at_rest, inconsistencies, load, residency_of, trickle
-from topas.sglang.prefixes import KvBuffers
-from topas.sglang.prefixes.backends import CpuLane
+from topas.sglang.prefix_copy import KvBuffers
+from topas.sglang.prefix_copy.backends import CpuLane
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -159,7 +159,7 @@ class Bridge:
         begin = time.perf_counter()
         self.counts.passes += 1
         self._costs.tick(self._clock.now)
-        self.residency.land(self.view.needs(running_batch), self._roster.in_use)
+        self._land(running_batch)
         has_work = self._due or self._clock.busy or self._broken is not None
         if not has_work and self.view.is_empty(running_batch):
             return admit()
@@ -184,6 +184,19 @@ class Bridge:
         if self.view.waiting and not result[1].reqs and result[0] is None:
             time.sleep(_NAP_S)
         return result
+
+    def _land(self, running_batch: Any) -> None:
+        try:
+            self.residency.land(self.view.needs(running_batch), self._roster.in_use)
+        except Exception as error:
+            self._broken = error  # the pass is SGLang's, and nothing stays pinned
+
+    def flushed(self) -> None:
+        """SGLang has emptied its tree and its pool."""
+        try:
+            self.residency.flushed()
+        except Exception as error:
+            self._broken = error
 
     def _attempt(self, step: Callable[[Any], list[Any]], running_batch: Any) -> list[Any] | None:
         """Take a step of ours; ``None`` if it fails: the pass is SGLang's then."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from topas.sglang.clock import RankClock, Word
 
 if TYPE_CHECKING:
-    from topas.sglang.prefixes import Transfer
+    from topas.sglang.prefix_copy import Transfer
 
 __all__ = ["Flights"]
 

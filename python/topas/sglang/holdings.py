@@ -32,7 +32,7 @@ from topas.sglang.layers import Arrival, LayerWaits
 from topas.sglang.once import OnceLog
 
 if TYPE_CHECKING:
-    from topas.sglang.prefixes import PrefixStore
+    from topas.sglang.prefix_copy import PrefixStore
 
 __all__ = ["Held", "Holdings", "StaticPrefix"]
 

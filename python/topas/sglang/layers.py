@@ -24,7 +24,7 @@ import numpy as np
 from topas.sglang.heads import Tokens
 
 if TYPE_CHECKING:
-    from topas.sglang.prefixes import PrefixStore, Transfer
+    from topas.sglang.prefix_copy import PrefixStore, Transfer
 
 __all__ = ["Arrival", "LayerWaits"]
 
@@ -184,6 +184,19 @@ class LayerWaits:
         self._next_is_decode = is_decode
         self._number += bool(self._next)
         batch.hicache_consumer_index = self._number if self._next else -1
+
+    def launch_whole(self, batch: Any) -> None:
+        """Return when all prefixes are whole: the batch waits for none, whatever it reads.
+
+        Raises
+        ------
+        RuntimeError
+            As :meth:`finish`.
+        """
+        for key in list(self._arriving):
+            self.finish(key)
+        self._next = []
+        batch.hicache_consumer_index = -1
 
     def set_consumer(self, index: int) -> None:
         """A forward pass of the batch with this index begins, on the current stream."""

@@ -106,7 +106,7 @@ def _aborted(_: None, scheduler: Any, *args: Any, **kwargs: Any) -> None:
 def _flushed(done: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
     bridge = bridge_of(scheduler)
     if bridge is not None and done:
-        bridge.residency.flushed()
+        bridge.flushed()
 
 
 def _received(

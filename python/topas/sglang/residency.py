@@ -30,7 +30,7 @@ from topas.sglang.settings import PrefixCopies, Settings
 from topas.sglang.view import View
 
 if TYPE_CHECKING:
-    from topas.sglang.prefixes import KvBuffers, PrefixStore
+    from topas.sglang.prefix_copy import KvBuffers, PrefixStore
 
 __all__ = ["Residency", "residency_of"]
 
@@ -252,9 +252,20 @@ class Residency(NoCopies):
         return key in self.holdings or key in self._left_alone
 
     def launch(self, batch: Any) -> None:
-        """See :class:`NoCopies`."""
-        if self._layers is not None:
+        """See :class:`NoCopies`.
+
+        Raises
+        ------
+        RuntimeError
+            What the batch reads cannot be told, and is not whole on the device.
+        """
+        if self._layers is None:
+            return
+        try:
             self._layers.launch(batch, self._view.prompts(batch), self._view.is_decode(batch))
+        except Exception as error:
+            self.failures[self.holdings.log(error)] += 1
+            self._layers.launch_whole(batch)
 
     def admitted(self) -> None:
         """See :class:`NoCopies`."""
@@ -331,7 +342,7 @@ def residency_of(view: View, settings: Settings, clock: RankClock, costs: CostMe
     copies = settings.prefix_copies
     if copies is None:
         return NoCopies(view)
-    from topas.sglang.prefixes import KvBuffers, PrefixStore
+    from topas.sglang.prefix_copy import KvBuffers, PrefixStore
 
     buffers = KvBuffers.of_pool(view.cache.pool)
     store = PrefixStore(

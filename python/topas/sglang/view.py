@@ -261,7 +261,7 @@ class View:
         """
         if device.type != "cuda":
             return None
-        from topas.sglang.prefixes import CudaBackend
+        from topas.sglang.prefix_copy import CudaBackend
 
         return CudaBackend(device, compute_stream=getattr(self.scheduler, "forward_stream", None))
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch  # type: ignore[import-not-found, unused-ignore]
 
 from topas.errors import ArgumentError, StateError
-from topas.sglang.prefixes.backends import CopyJob, Lane, Mark
-from topas.sglang.prefixes.errors import CopyCancelled, CopyError
+from topas.sglang.prefix_copy.backends import CopyJob, Lane, Mark
+from topas.sglang.prefix_copy.errors import CopyCancelled, CopyError
 
 __all__ = ["CopyWorker", "Outcome", "Transfer"]
 

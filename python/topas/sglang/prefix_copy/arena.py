@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch  # type: ignore[import-not-found, unused-ignore]
 
-from topas.sglang.prefixes.buffers import LayerGroup
+from topas.sglang.prefix_copy.buffers import LayerGroup
 
 __all__ = ["ALIGNMENT", "HostArena", "HostCopy", "padded"]
 

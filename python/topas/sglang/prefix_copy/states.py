@@ -10,8 +10,8 @@ from topas.errors import StateError
 if TYPE_CHECKING:
     import torch  # type: ignore[import-not-found, unused-ignore]
 
-    from topas.sglang.prefixes.arena import HostCopy
-    from topas.sglang.prefixes.transfers import Transfer
+    from topas.sglang.prefix_copy.arena import HostCopy
+    from topas.sglang.prefix_copy.transfers import Transfer
 
 __all__ = ["Prefix", "Residency"]
 

@@ -5,13 +5,13 @@ Needs torch, not sglang; ``docs/prefix_copies.md`` has the states and the guaran
 """
 
 from topas.sglang.copy_counts import CopyCounts
-from topas.sglang.prefixes.backends import CpuBackend
-from topas.sglang.prefixes.buffers import KvBuffers
-from topas.sglang.prefixes.cuda import CudaBackend
-from topas.sglang.prefixes.errors import CopyCancelled, CopyError
-from topas.sglang.prefixes.states import Residency
-from topas.sglang.prefixes.store import PrefixStore
-from topas.sglang.prefixes.transfers import Transfer
+from topas.sglang.prefix_copy.backends import CpuBackend
+from topas.sglang.prefix_copy.buffers import KvBuffers
+from topas.sglang.prefix_copy.cuda import CudaBackend
+from topas.sglang.prefix_copy.errors import CopyCancelled, CopyError
+from topas.sglang.prefix_copy.states import Residency
+from topas.sglang.prefix_copy.store import PrefixStore
+from topas.sglang.prefix_copy.transfers import Transfer
 
 __all__ = [
     "CopyCancelled",

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import torch  # type: ignore[import-not-found, unused-ignore]
 
 from topas.sglang.copy_counts import Direction
-from topas.sglang.prefixes.arena import HostCopy
-from topas.sglang.prefixes.buffers import KvBuffers
+from topas.sglang.prefix_copy.arena import HostCopy
+from topas.sglang.prefix_copy.buffers import KvBuffers
 
 __all__ = ["Backend", "CopyJob", "CpuBackend", "Lane", "Mark", "copy_rows"]
 

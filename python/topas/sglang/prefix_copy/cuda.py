@@ -20,8 +20,8 @@ import torch  # type: ignore[import-not-found, unused-ignore]
 
 from topas.errors import ArgumentError
 from topas.sglang.copy_counts import Direction
-from topas.sglang.prefixes.backends import Backend, CopyJob, CpuBackend, Mark
-from topas.sglang.prefixes.buffers import KvBuffers
+from topas.sglang.prefix_copy.backends import Backend, CopyJob, CpuBackend, Mark
+from topas.sglang.prefix_copy.buffers import KvBuffers
 
 __all__ = ["CudaBackend", "backend_of"]
 
@@ -35,11 +35,11 @@ class CudaMark:
         self.event.record(stream)
 
     def wait(self) -> None:
-        """See :class:`~topas.sglang.prefixes.backends.Mark`."""
+        """See :class:`~topas.sglang.prefix_copy.backends.Mark`."""
         self.event.synchronize()
 
     def hold_stream(self) -> None:
-        """See :class:`~topas.sglang.prefixes.backends.Mark`."""
+        """See :class:`~topas.sglang.prefix_copy.backends.Mark`."""
         torch.cuda.current_stream(self._device).wait_event(self.event)
 
 
@@ -89,7 +89,7 @@ class CudaBackend:
 
 
 class CudaLane:
-    """See :class:`~topas.sglang.prefixes.backends.Lane`."""
+    """See :class:`~topas.sglang.prefix_copy.backends.Lane`."""
 
     def __init__(self, buffers: KvBuffers, device: torch.device, depth: int) -> None:
         self._buffers = buffers
@@ -104,11 +104,11 @@ class CudaLane:
         self._pinned_slots: torch.Tensor | None = None
 
     def nbytes(self, job: CopyJob) -> int:
-        """See :class:`~topas.sglang.prefixes.backends.Lane`: skipped rows cross the bus too."""
+        """See :class:`~topas.sglang.prefix_copy.backends.Lane`: skipped rows cross the bus too."""
         return job.host.nbytes
 
     def begin(self, job: CopyJob, fence: list[Any]) -> CudaMark:
-        """See :class:`~topas.sglang.prefixes.backends.Lane`; nothing of the last job is left."""
+        """See :class:`~topas.sglang.prefix_copy.backends.Lane`; nothing of the last job is left."""
         self._job = job
         self._free = [None] * len(self._staging)
         for event in fence:
@@ -162,7 +162,7 @@ class CudaLane:
         self._job = self._slots = self._pinned_slots = None
 
     def seconds(self, first: Mark, last: Mark) -> float:
-        """See :class:`~topas.sglang.prefixes.backends.Lane`."""
+        """See :class:`~topas.sglang.prefix_copy.backends.Lane`."""
         assert isinstance(first, CudaMark)
         assert isinstance(last, CudaMark)
         return float(first.event.elapsed_time(last.event)) / 1e3

@@ -12,13 +12,13 @@ import torch  # type: ignore[import-not-found, unused-ignore]
 
 from topas.errors import ArgumentError, CapacityError, StateError
 from topas.sglang.copy_counts import CopyCounts, CopyMeter, Direction
-from topas.sglang.prefixes.arena import HostArena, HostCopy
-from topas.sglang.prefixes.backends import Backend, CopyJob, copy_rows
-from topas.sglang.prefixes.buffers import KvBuffers
-from topas.sglang.prefixes.cuda import backend_of
-from topas.sglang.prefixes.slots import SlotChecks
-from topas.sglang.prefixes.states import Prefix, Residency
-from topas.sglang.prefixes.transfers import CopyWorker, Outcome, Transfer
+from topas.sglang.prefix_copy.arena import HostArena, HostCopy
+from topas.sglang.prefix_copy.backends import Backend, CopyJob, copy_rows
+from topas.sglang.prefix_copy.buffers import KvBuffers
+from topas.sglang.prefix_copy.cuda import backend_of
+from topas.sglang.prefix_copy.slots import SlotChecks
+from topas.sglang.prefix_copy.states import Prefix, Residency
+from topas.sglang.prefix_copy.transfers import CopyWorker, Outcome, Transfer
 
 __all__ = ["PrefixStore"]
 
