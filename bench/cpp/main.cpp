@@ -2,6 +2,7 @@
 //
 //     topas_bench [--replays K] LOG...    microseconds, each call with the lowest of K replays
 //     topas_bench --count LOG...          one replay, for an instruction count (bench/instructions.py)
+//     topas_bench --check LOG...          each decision beside those of the other doors, the same bits
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -19,6 +20,7 @@ namespace {
 
 struct Options {
   bool count = false;
+  bool check = false;
   int replays = 5;
   std::vector<std::string> logs;
 };
@@ -29,6 +31,8 @@ Options read_options(std::span<char*> arguments) {
     const std::string word = arguments[at];
     if (word == "--count") {
       options.count = true;
+    } else if (word == "--check") {
+      options.check = true;
     } else if (word == "--replays" && at + 1 < arguments.size()) {
       options.replays = std::max(1, std::stoi(arguments[++at]));
     } else {
@@ -36,7 +40,7 @@ Options read_options(std::span<char*> arguments) {
     }
   }
   if (options.logs.empty()) {
-    throw std::runtime_error("usage: topas_bench [--count | --replays K] LOG...");
+    throw std::runtime_error("usage: topas_bench [--count | --check | --replays K] LOG...");
   }
   return options;
 }
@@ -80,6 +84,10 @@ void time_log(const EventLog& log, int replays) {
 void run(const Options& options) {
   for (const auto& path : options.logs) {
     const EventLog log = read_log(path);
+    if (options.check) {
+      std::printf("%s\n  %zu decisions are those of the other doors\n", path.c_str(), check(log));
+      continue;
+    }
     const Replay once = replay(log, false);
     std::printf("%s\n  checksum %08x\n", path.c_str(), static_cast<unsigned>(once.checksum));
     if (!options.count) {

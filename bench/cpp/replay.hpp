@@ -1,6 +1,7 @@
 // Replays of a log on a scheduler of their own.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -18,5 +19,9 @@ struct Replay {
 
 /// All events in order, with or without the clock.
 [[nodiscard]] Replay replay(const EventLog& log, bool timed);
+
+/// Compares each measured decision with the pure door's, which remembers nothing, and with explain()'s, which packs
+/// every set: the same bits. How many there are; throws std::runtime_error, with its number, for one that differs.
+std::size_t check(const EventLog& log);
 
 }  // namespace topas::bench
