@@ -9,9 +9,11 @@ Import this module before SGLang: it sets the environment SGLang reads when it i
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import pickle
+import random
 import socket
 from array import array
 from collections import deque
@@ -201,10 +203,15 @@ def _with_adapters(adapters: Mapping[str, Path]) -> dict[str, Any]:
 
 
 def free_port() -> int:
-    """Return a port that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that nobody uses now, below those that the system gives to whoever asks.
+
+    A server binds it seconds later: one of the system's own could be gone by then.
+    """
+    while True:
+        port = random.SystemRandom().randrange(10_000, 30_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class InProcessEngine:
