@@ -447,10 +447,6 @@ Members members_of(const Instance& instance, std::uint64_t bits) {
   return out;
 }
 
-Members random_members(const Instance& instance, Random& random) {
-  return members_of(instance, random.below(std::uint64_t{1} << instance.agents.size()));
-}
-
 TEST(GreedyPack, AgreesWithThePlainVersionOnEverySetOfRandomWorlds) {
   Random random(51);
   int admissions = 0;
@@ -524,7 +520,7 @@ TEST(GreedyPack, AgreesWithThePlainVersionOverSeveralWords) {
                  : 0U;
     GreedyPack packing(instance);
     for (int set = 0; set < 12; ++set) {
-      const Members members = random_members(instance, random);
+      const Members members = random_set(random, instance, 0.5);
       ASSERT_NO_FATAL_FAILURE(expect_agreement(packing, instance, members)) << "round " << round;
       behind += behind_the_first_word(packing);
       beside += config.count_running ? beside_preempted(packing, instance, members) : 0;
@@ -547,7 +543,7 @@ TEST(GreedyPack, AgreesWithThePlainVersionByArrival) {
     const auto& instance = world.build();
     GreedyPack packing(instance);
     for (int set = 0; set < 12; ++set) {
-      const Members members = random_members(instance, random);
+      const Members members = random_set(random, instance, 0.5);
       ASSERT_NO_FATAL_FAILURE(expect_agreement(packing, instance, members)) << "round " << round;
       behind += instance.waiting.size() > 64 ? behind_the_first_word(packing) : 0;
       held_up += is_held_up(packing, instance, members) ? 1U : 0U;
@@ -574,7 +570,7 @@ TEST(GreedyPack, AgreesWithThePlainVersionBesidePreemptedSiblings) {
     const auto& instance = world.build();
     GreedyPack packing(instance);
     for (int set = 0; set < 24; ++set) {
-      const Members members = random_members(instance, random);
+      const Members members = random_set(random, instance, 0.5);
       ASSERT_NO_FATAL_FAILURE(expect_agreement(packing, instance, members)) << "round " << round;
       (by_arrival ? beside_by_arrival : beside) += beside_preempted(packing, instance, members);
       held_up += is_held_up(packing, instance, members) ? 1U : 0U;
@@ -629,7 +625,7 @@ TEST(GreedyPack, EachTermIsThatOfTheChosenAdmissions) {
     const auto& instance = world.build();
     GreedyPack packing(instance);
     for (int set = 0; set < 20; ++set) {
-      const Members members = random_members(instance, random);
+      const Members members = random_set(random, instance, 0.5);
       const Allocation out = packing.pack(members);
       if (!out.feasible) {
         continue;
@@ -715,7 +711,7 @@ TEST(GreedyPack, KeptFallsChangeNothing) {
     const auto& instance = world.build();
     std::vector<Members> sets;
     for (int set = 0; set < 12; ++set) {
-      sets.push_back(random_members(instance, random));
+      sets.push_back(random_set(random, instance, 0.5));
     }
     const auto without_places = all_gains(instance, sets);
     KeptFalls kept(instance);
